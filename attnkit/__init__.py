@@ -1,0 +1,91 @@
+"""attnkit: one attention contract, any backend, and proof that they agree."""
+
+from attnkit.api import (
+    attention,
+    attention_packed,
+    attention_with_lse,
+    backends,
+    explain,
+    get_backend,
+    make_cache,
+    register,
+)
+from attnkit.backend import AttentionOutput, Backend, BackendSpec, Plan
+from attnkit.cache.base import KVCache
+from attnkit.cache.layer import CacheLayer
+from attnkit.capabilities import Capabilities, Sizes
+from attnkit.config import AttentionConfig, KVCacheConfig, RopeConfig
+from attnkit.errors import (
+    AttnkitError,
+    BackendNotFoundError,
+    BackendUnavailableError,
+    CacheCapacityError,
+    DeviceError,
+    DTypeError,
+    PluginError,
+    Reason,
+    ShapeError,
+    UnsupportedError,
+)
+from attnkit.explain import Explanation
+from attnkit.hookspecs import hookimpl
+from attnkit.masks import Mask
+from attnkit.merging import merge
+from attnkit.multihead import MultiHeadAttention
+from attnkit.pages import Pages, PageTable
+from attnkit.positional import alibi_slopes
+from attnkit.registry import BackendInfo
+from attnkit.request import AttentionRequest, Operands
+from attnkit.schedule import Schedule, Tile
+from attnkit.selection import use_backend
+from attnkit.structure import MaskStructure
+from attnkit.tracing import Call, trace
+
+__all__ = [
+    "AttentionConfig",
+    "AttentionOutput",
+    "AttentionRequest",
+    "AttnkitError",
+    "Backend",
+    "BackendInfo",
+    "BackendNotFoundError",
+    "BackendSpec",
+    "BackendUnavailableError",
+    "CacheCapacityError",
+    "CacheLayer",
+    "Call",
+    "Capabilities",
+    "DTypeError",
+    "DeviceError",
+    "Explanation",
+    "KVCache",
+    "KVCacheConfig",
+    "Mask",
+    "MaskStructure",
+    "MultiHeadAttention",
+    "Operands",
+    "PageTable",
+    "Pages",
+    "Plan",
+    "PluginError",
+    "Reason",
+    "RopeConfig",
+    "Schedule",
+    "ShapeError",
+    "Sizes",
+    "Tile",
+    "UnsupportedError",
+    "alibi_slopes",
+    "attention",
+    "attention_packed",
+    "attention_with_lse",
+    "backends",
+    "explain",
+    "get_backend",
+    "hookimpl",
+    "make_cache",
+    "merge",
+    "register",
+    "trace",
+    "use_backend",
+]

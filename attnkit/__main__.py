@@ -1,0 +1,5 @@
+"""``python -m attnkit`` is ``attnkit``."""
+
+from attnkit.cli import main
+
+main()

@@ -1,0 +1,53 @@
+"""What the core asks of an array of any library: its type names, device, element type and namespace."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+Array = Any
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+_DEVICE_KINDS = {1: "cpu", 2: "cuda", 3: "cpu", 8: "metal", 10: "rocm", 13: "cuda", 14: "oneapi"}
+
+
+def type_names(array: object) -> tuple[str, ...]:
+    """Give the qualified names of an array's class and its bases, most derived first: ``("numpy.ndarray",)``."""
+    return _class_names(type(array))  # type: ignore[arg-type]  # a class is hashable, whatever its stubs say
+
+
+@lru_cache(maxsize=256)
+def _class_names(kind: type) -> tuple[str, ...]:
+    return tuple(f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__ if base is not object)
+
+
+def device_of(array: Array) -> str:
+    """Give the device as ``"kind"`` for the host, ``"kind:index"`` elsewhere (``"cpu"``, ``"cuda:0"``)."""
+    if isinstance(array, np.ndarray):
+        return "cpu"
+    kind, index = array.__dlpack_device__()
+    name = _DEVICE_KINDS.get(int(kind), f"dlpack{int(kind)}")
+    return name if name == "cpu" else f"{name}:{index}"
+
+
+@lru_cache(maxsize=256)
+def dtype_name(dtype: Any) -> str:
+    """Give the bare name of an element type of any library: ``"float32"``."""
+    return str(dtype).rpartition(".")[2]
+
+
+def namespace(*arrays: Array) -> Any:
+    """Give the array-API namespace of the arrays."""
+    return array_api_compat.array_namespace(*arrays)
+
+
+def needs_grad(*arrays: Array) -> bool:
+    """Tell whether any of the arrays takes part in automatic differentiation."""
+    return any(getattr(array, "requires_grad", False) for array in arrays)
+
+
+def is_array(value: Any) -> bool:
+    """Tell whether ``value`` looks like an array: it has a shape and an element type."""
+    return hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "__getitem__")

@@ -1,0 +1,217 @@
+"""What a plug-in implements: Backend, and what its hook returns: BackendSpec.
+
+A backend may implement ``attention`` alone; plans, explanations, caches and benchmarks come with the base class.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from attnkit.capabilities import Capabilities
+from attnkit.errors import Reason, UnsupportedError
+from attnkit.pages import Pages, PageTable, runs
+from attnkit.request import AttentionRequest, Operands
+
+Array = Any
+
+
+class AttentionOutput(NamedTuple):
+    """What a path gives back: output ``[B, H, T, E]`` and, where asked for, log-sum-exp ``[B, H, T]``."""
+
+    output: Array
+    lse: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one backend runs one request.
+
+    Parameters
+    ----------
+    path
+        Name of the path inside the backend, such as ``"tiled"``.
+    run
+        ``run(query, key, value, operands) -> AttentionOutput``.
+    details
+        What a benchmark or a bug report would like to know (tile sizes, kernel), as JSON-ready data.
+    """
+
+    path: str
+    run: Callable[[Array, Array, Array, Operands], AttentionOutput]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """What ``attnkit_register_backends`` returns; cheap to import, so no array library is loaded by it.
+
+    Parameters
+    ----------
+    name
+        Lower-case name that ``backend=`` takes.
+    load
+        Imports the library and gives the backend; called once, at first use.
+    owns
+        ``(array type, device kind)`` pairs that automatic choice may send here, such as ``("numpy.ndarray", "cpu")``;
+        ``"*"`` is any device, and is less specific than a named one.
+    available
+        Gives ``None`` where the backend can run here, else the reason in words.
+    install_hint
+        The command that mends it.
+    summary
+        One sentence.
+    """
+
+    name: str
+    load: Callable[[], Backend]
+    owns: tuple[tuple[str, str], ...] = ()
+    available: Callable[[], str | None] = lambda: None
+    install_hint: str = ""
+    summary: str = ""
+
+
+class Backend(ABC):
+    """One implementation of the contract.
+
+    Attributes
+    ----------
+    name
+        The name of its spec.
+    contract_version
+        The version of the contract it was written for, ``"major.minor"``.
+    priority
+        Among equally specific owners of an array type the highest wins automatic choice.
+    automatic
+        ``False`` keeps it out of automatic choice.
+    paths
+        Names of its paths; ``backend="name:path"`` forces one.
+    """
+
+    name: ClassVar[str]
+    contract_version: ClassVar[str] = "1.0"
+    priority: ClassVar[int] = 0
+    automatic: ClassVar[bool] = True
+    paths: ClassVar[tuple[str, ...]] = ("attention",)
+
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """Declare what the backend can do; asked once."""
+
+    @abstractmethod
+    def attention(
+        self, query: Array, key: Array, value: Array, operands: Operands, request: AttentionRequest
+    ) -> AttentionOutput:
+        """Compute one call; arrays are validated, 4-D and of one library.
+
+        Parameters
+        ----------
+        query, key, value
+            ``[B, H, T, D]``, ``[B, K, S, D]``, ``[B, K, S, E]``; any strides, never to be modified.
+        operands
+            The rest of the data; ``request.visible(operands)`` is the boolean mask of it all.
+        request
+            Everything else.
+
+        Returns
+        -------
+        AttentionOutput
+            Output ``[B, H, T, E]`` in the query's dtype, LSE ``[B, H, T]`` in ``request.accumulate`` where
+            ``request.lse`` asks for it.
+        """
+
+    @abstractmethod
+    def from_numpy(self, array: np.ndarray[Any, Any]) -> Array:
+        """Copy a NumPy array into one of this backend's."""
+
+    @abstractmethod
+    def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
+        """Copy an array of this backend into a NumPy one; waits for the device."""
+
+    def unsupported(self, request: AttentionRequest, path: str | None = None) -> list[Reason]:
+        """Give every reason why the backend (or one of its paths) cannot take the request; an empty list means yes."""
+        del path  # every path of a backend that does not override this takes what its capabilities say
+        return self.capabilities().unsupported(request)
+
+    def preference(self, request: AttentionRequest) -> tuple[str, ...]:
+        """Give the names of the paths, the one to take first; those that refuse are passed over."""
+        del request  # a matter of speed, which only the backend can know
+        return self.paths
+
+    def plan(self, request: AttentionRequest, path: str) -> Plan:
+        """Prepare a request for one path, which takes it (``unsupported`` said so)."""
+
+        def run(query: Array, key: Array, value: Array, operands: Operands) -> AttentionOutput:
+            return self.attention(query, key, value, operands, request)
+
+        return Plan(path, run)
+
+    # Storage primitives: bytes here, bookkeeping in attnkit.cache.
+
+    def allocate(
+        self, num_pages: int, page_size: int, *, num_kv_heads: int, head_dim: int, value_dim: int, dtype: str
+    ) -> Pages:
+        """Give fresh pages, key ``[num_pages, K, page_size, D]`` and value ``[num_pages, K, page_size, E]``."""
+        key = np.zeros((num_pages, num_kv_heads, page_size, head_dim), np.dtype(dtype))
+        value = np.zeros((num_pages, num_kv_heads, page_size, value_dim), np.dtype(dtype))
+        return Pages(self.from_numpy(key), self.from_numpy(value))
+
+    def write(self, pages: Pages, slots: np.ndarray[Any, Any], key: Array, value: Array) -> None:
+        """Store tokens in slots, converted by value to the pages' dtype.
+
+        Parameters
+        ----------
+        pages
+            What ``allocate`` gave.
+        slots
+            Host integers ``[B, T]``, ``page * page_size + offset``; negative = skip.
+        key, value
+            ``[B, K, T, D]`` and ``[B, K, T, E]``.
+        """
+        for sequence, start, stop, page, offset in runs(slots, pages.page_size):
+            spot = slice(offset, offset + stop - start)
+            pages.key[page, :, spot] = key[sequence, :, start:stop]
+            pages.value[page, :, spot] = value[sequence, :, start:stop]
+
+    def gather(self, pages: Pages, slots: np.ndarray[Any, Any]) -> tuple[Array, Array]:
+        """Copy slots out, key ``[B, K, n, D]`` and value ``[B, K, n, E]``; a negative slot gives zeros."""
+        found = self.allocate(
+            slots.shape[0],
+            slots.shape[1],
+            num_kv_heads=pages.key.shape[1],
+            head_dim=pages.key.shape[3],
+            value_dim=pages.value.shape[3],
+            dtype=pages.dtype,
+        )
+        for sequence, start, stop, page, offset in runs(slots, pages.page_size):
+            spot = slice(offset, offset + stop - start)
+            found.key[sequence, :, start:stop] = pages.key[page, :, spot]
+            found.value[sequence, :, start:stop] = pages.value[page, :, spot]
+        return found.key, found.value
+
+    def attend_pages(
+        self, query: Array, pages: Pages, table: PageTable, operands: Operands, plan: Plan
+    ) -> AttentionOutput:
+        """Attend over pages where they lie; the keys of sequence ``b`` are the live slots of its pages, in order.
+
+        This one hands views to the plan where every sequence is one page in batch order, and copies otherwise.
+        ``operands`` holds the stored lengths as ``kv_lengths``, unless all sequences are as long as the key axis.
+        """
+        length = operands.key_length
+        if table.is_contiguous:
+            batch = table.index.shape[0]
+            return plan.run(query, pages.key[:batch, :, :length], pages.value[:batch, :, :length], operands)
+        lengths = np.full(len(table.start), length) if operands.kv_lengths is None else operands.kv_lengths
+        key, value = self.gather(pages, table.slots(lengths, pages.page_size))
+        return plan.run(query, key, value, operands)
+
+    def refuse(self, request: AttentionRequest, path: str | None = None) -> None:
+        """Raise ``UnsupportedError`` with all reasons if the request cannot be taken."""
+        reasons = self.unsupported(request, path)
+        if reasons:
+            name = self.name if path is None else f"{self.name}:{path}"
+            raise UnsupportedError(f"backend {name!r} does not take this call:", {name: tuple(reasons)})

@@ -1,0 +1,320 @@
+"""Mask: which keys a query may see, as a value.
+
+Axes: ``B`` batch, ``H`` query heads, ``T`` query length, ``S`` key length. ``p`` is the position of a query, ``j`` the
+position of a key. Sources: contract A3-A5.
+
+=================  ====================================================
+``causal``         ``j <= p``
+``window(l, r)``   ``p - l < j <= p + r`` (``None`` = unlimited)
+``prefix(n)``      ``j < n or j <= p``
+``chunked(n)``     ``j // n == p // n``
+``documents(a,b)`` equal ids
+``dense(array)``   ``True`` = keep
+=================  ====================================================
+
+The first four look at positions alone; what they mean is in ``attnkit.structure``.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from attnkit.errors import DTypeError, ShapeError
+from attnkit.structure import MaskStructure, same_document, visible
+
+Array = Any
+Term = tuple[Any, ...]
+_ORDER = ("causal", "window", "prefix", "chunked", "documents", "dense")
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """A frozen set of terms that a key must satisfy all of; joined by ``&``.
+
+    Build one with ``causal``, ``window``, ``prefix``, ``chunked``, ``documents`` or ``dense``; ``None`` in place of a
+    mask means that every valid key is visible.
+
+    Attributes
+    ----------
+    terms
+        Tuples of a kind's name and its arguments, in canonical order: ``(("causal",), ("window", 4, 0))``.
+    """
+
+    terms: tuple[Term, ...]
+
+    @staticmethod
+    def causal() -> Mask:
+        """Hide the keys after the query: visible where ``j <= p``."""
+        return Mask((("causal",),))
+
+    @staticmethod
+    def window(left: int | None, right: int | None = 0) -> Mask:
+        """Keep the keys near the query: visible where ``p - left < j <= p + right``.
+
+        Parameters
+        ----------
+        left
+            How many keys up to and including the query's own, at least 1, or ``None`` for unlimited.
+        right
+            How many keys after it, at least 0, or ``None`` for unlimited.
+
+        Raises
+        ------
+        ShapeError
+            If ``left`` is below 1 or ``right`` below 0.
+        """
+        return Mask((("window", _size("left", left, 1, True), _size("right", right, 0, True)),))
+
+    @staticmethod
+    def prefix(n: int) -> Mask:
+        """Show the first ``n`` keys to everyone and the rest causally: visible where ``j < n or j <= p``."""
+        return Mask((("prefix", _size("n", n, 0)),))
+
+    @staticmethod
+    def chunked(n: int) -> Mask:
+        """Keep the keys of the query's own chunk of ``n`` positions: visible where ``j // n == p // n``."""
+        return Mask((("chunked", _size("n", n, 1)),))
+
+    @staticmethod
+    def documents(ids_q: Array, ids_k: Array) -> Mask:
+        """Keep the keys of the query's own document: visible where the ids are equal.
+
+        Parameters
+        ----------
+        ids_q
+            Integers ``[T]`` or ``[B, T]``.
+        ids_k
+            Integers ``[S]`` or ``[B, S]``.
+        """
+        return Mask((("documents", _ids("ids_q", ids_q), _ids("ids_k", ids_k)),))
+
+    @staticmethod
+    def dense(array: Array) -> Mask:
+        """Keep the keys where ``array`` is ``True``; booleans that broadcast to ``[B, H, T, S]``."""
+        return Mask((("dense", _boolean(array)),))
+
+    def __and__(self, other: Mask) -> Mask:
+        """Join two masks: a key stays visible where both show it."""
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return Mask(_canonical(self.terms + other.terms))
+
+    @cached_property
+    def structure(self) -> MaskStructure:
+        """The hashable part: everything but the arrays."""
+        return _structure(self.terms)
+
+    @cached_property
+    def document_ids(self) -> tuple[tuple[Array, Array], ...]:
+        """The ``(ids_q, ids_k)`` pairs of the ``documents`` terms."""
+        return tuple((term[1], term[2]) for term in self.terms if term[0] == "documents")
+
+    @cached_property
+    def dense_arrays(self) -> tuple[Array, ...]:
+        """The boolean arrays of the ``dense`` terms."""
+        return tuple(term[1] for term in self.terms if term[0] == "dense")
+
+    def as_array(
+        self, query_length: int, key_length: int, *, query_offset: Any = None, key_offset: Any = 0
+    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Give the meaning of the mask as booleans, ``True`` = visible.
+
+        Parameters
+        ----------
+        query_length, key_length
+            ``T`` and ``S``.
+        query_offset, key_offset
+            Positions of query 0 and key 0, an integer or ``[B]``; by default the last query stands on the last key.
+
+        Returns
+        -------
+        ``[T, S]``, or ``[B, 1, T, S]`` where an offset or ids differ by sequence; a dense array may add ``[B, H]``.
+        """
+        key_offset = np.asarray(key_offset)
+        query_offset = key_offset + (key_length - query_length) if query_offset is None else np.asarray(query_offset)
+        rows = _per_sequence(query_offset) + np.arange(query_length)[:, None]
+        keys = _per_sequence(key_offset) + np.arange(key_length)[None, :]
+        shown = visible(self.structure, rows, keys)
+        for ids_q, ids_k in self.document_ids:
+            shown = shown & same_document(np.asarray(ids_q), np.asarray(ids_k))
+        for array in self.dense_arrays:
+            shown = shown & np.asarray(array)
+        return np.ascontiguousarray(
+            np.broadcast_to(shown, np.broadcast_shapes(shown.shape, (query_length, key_length)))
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the mask as JSON-ready data; ``from_dict`` reads it back."""
+        return {"terms": [_dump(term) for term in self.terms]}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Mask:
+        """Read what ``to_dict`` wrote.
+
+        Raises
+        ------
+        ShapeError
+            If the data is not of that form.
+        """
+        if set(data) != {"terms"} or not data["terms"]:
+            raise ShapeError(f"mask data must be {{'terms': [...]}} with at least one term, got {dict(data)!r}")
+        mask = _load(data["terms"][0])
+        for term in data["terms"][1:]:
+            mask = mask & _load(term)
+        return mask
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return self.structure == other.structure and all(
+            _same(a, b)
+            for mine, theirs in zip(self.terms, other.terms, strict=True)
+            for a, b in zip(mine, theirs, strict=True)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.structure)
+
+    def __repr__(self) -> str:
+        return " & ".join(f"{term[0]}({', '.join(map(_show, term[1:]))})" for term in self.terms)
+
+
+def _per_sequence(offset: Array) -> Array:
+    return offset if offset.ndim == 0 else offset[:, None, None, None]
+
+
+def _canonical(terms: Iterable[Term]) -> tuple[Term, ...]:
+    """Sort terms by kind, merge windows and prefixes into their intersection, drop repetitions."""
+    kinds: dict[str, list[Term]] = {kind: [] for kind in _ORDER}
+    for term in terms:
+        if not any(len(term) == len(seen) and all(map(_same, term, seen)) for seen in kinds[term[0]]):
+            kinds[term[0]].append(term)
+    if kinds["causal"] and kinds["prefix"]:
+        raise ShapeError(
+            "mask: prefix(n) already contains causal, and joining both would hide the prefix again; "
+            "use prefix(n) alone, or causal() alone"
+        )
+    if kinds["window"]:
+        kinds["window"] = [("window", _least(t[1] for t in kinds["window"]), _least(t[2] for t in kinds["window"]))]
+    if kinds["prefix"]:
+        kinds["prefix"] = [min(kinds["prefix"])]
+    kinds["chunked"].sort()
+    return tuple(term for kind in _ORDER for term in kinds[kind])
+
+
+def _structure(terms: tuple[Term, ...]) -> MaskStructure:
+    arguments = {term[0]: term[1:] for term in terms}
+    left, right = arguments.get("window", (None, None))
+    return MaskStructure(
+        causal="causal" in arguments,
+        left=left,
+        right=right,
+        prefix=arguments.get("prefix", (None,))[0],
+        chunks=tuple(term[1] for term in terms if term[0] == "chunked"),
+        documents=sum(term[0] == "documents" for term in terms),
+        dense=sum(term[0] == "dense" for term in terms),
+    )
+
+
+def _least(sizes: Iterable[int | None]) -> int | None:
+    return min((size for size in sizes if size is not None), default=None)
+
+
+def _size(name: str, value: Any, least: int, optional: bool = False) -> int | None:
+    if optional and value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        kind = "an integer or None" if optional else "an integer"
+        raise ShapeError(f"mask: {name} must be {kind}, got {value!r}")
+    if value < least:
+        alternative = " or None for unlimited" if optional else ""
+        raise ShapeError(f"mask: {name} must be >= {least}{alternative}, got {int(value)}")
+    return int(value)
+
+
+def _frozen(array: Any) -> Array:
+    """Copy a NumPy array into a read-only one; arrays of other libraries stay where they are."""
+    if type(array).__module__.partition(".")[0] not in ("numpy", "builtins"):
+        return array
+    array = np.array(array)
+    array.flags.writeable = False
+    return array
+
+
+def _ids(name: str, ids: Any) -> Array:
+    array = _frozen(ids)
+    if isinstance(array, np.ndarray) and array.size == 0:
+        array = _frozen(array.astype(np.int64))
+    if array.ndim not in (1, 2):
+        raise ShapeError(f"mask: {name} must be [length] or [B, length], got shape {tuple(array.shape)}")
+    if "int" not in str(array.dtype):
+        raise DTypeError(f"mask: {name} must hold integers, got {array.dtype}")
+    return array
+
+
+def _boolean(array: Any) -> Array:
+    array = _frozen(array)
+    if str(array.dtype).rpartition(".")[2] != "bool":
+        raise DTypeError(
+            f"mask: dense needs booleans with True = keep, got {array.dtype}; "
+            "compare an integer mask (array != 0), or pass additive floats as bias="
+        )
+    if not 2 <= array.ndim <= 4:
+        raise ShapeError(f"mask: dense must broadcast to [B, H, T, S] from 2 to 4 axes, got shape {tuple(array.shape)}")
+    return array
+
+
+def _same(a: Any, b: Any) -> bool:
+    if hasattr(a, "shape") or hasattr(b, "shape"):
+        return a is b or (getattr(a, "shape", None) == getattr(b, "shape", None) and bool((a == b).all()))
+    return bool(a == b)
+
+
+def _show(argument: Any) -> str:
+    return f"{argument.dtype}{list(argument.shape)}" if hasattr(argument, "shape") else repr(argument)
+
+
+def _dump(term: Term) -> dict[str, Any]:
+    kind, *arguments = term
+    if kind == "documents":
+        return {"kind": kind, "ids_q": np.asarray(arguments[0]).tolist(), "ids_k": np.asarray(arguments[1]).tolist()}
+    if kind == "dense":
+        array = np.asarray(arguments[0])
+        bits = base64.b64encode(np.packbits(array).tobytes()).decode()
+        return {"kind": kind, "shape": list(array.shape), "bits": bits}
+    if kind == "window":
+        return {"kind": kind, "left": arguments[0], "right": arguments[1]}
+    return {"kind": kind} if kind == "causal" else {"kind": kind, "n": arguments[0]}
+
+
+def _load(term: Mapping[str, Any]) -> Mask:
+    fields = dict(term)
+    kind = fields.pop("kind", None)
+    if kind == "dense":
+        return Mask.dense(_unpack(fields))
+    if kind not in _ORDER:
+        raise ShapeError(f"mask: kind must be one of {', '.join(_ORDER)}, got {kind!r}")
+    try:
+        return getattr(Mask, kind)(**fields)  # type: ignore[no-any-return]
+    except TypeError as error:
+        if isinstance(error, DTypeError):
+            raise
+        raise ShapeError(f"mask: the data of {kind} does not fit: {error}") from error
+
+
+def _unpack(fields: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    try:
+        shape = tuple(fields["shape"])
+        bits = np.frombuffer(base64.b64decode(fields["bits"], validate=True), np.uint8)
+        if len(bits) != -(-math.prod(shape) // 8):
+            raise ValueError(f"shape {shape} needs {math.prod(shape)} bits, got {len(bits)} bytes")
+        return np.unpackbits(bits, count=math.prod(shape)).astype(bool).reshape(shape)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ShapeError(f"mask: a dense term needs a shape and that many packed bits; {error}") from error

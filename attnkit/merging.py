@@ -1,0 +1,83 @@
+"""Merge partial results over disjoint sets of keys into the result over all of them.
+
+With parts ``(o_i, L_i)`` and ``M = max L_i``: ``o = sum exp(L_i - M) o_i / sum exp(L_i - M)``,
+``L = M + log sum exp(L_i - M)``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnkit.arrays import dtype_name, is_array, namespace
+from attnkit.errors import DTypeError, ShapeError
+
+Array = Any
+
+
+def merge(*parts: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Merge attention over disjoint sets of keys.
+
+    Parameters
+    ----------
+    parts
+        ``(output [..., T, E], lse [..., T])`` each, as ``attention_with_lse`` gives them; give sinks to one part only.
+
+    Returns
+    -------
+    output, lse
+        The same shapes and dtypes. The order of the parts does not matter, and a part without keys (0, -inf) changes
+        nothing, bit for bit; any grouping agrees within rounding.
+
+    Raises
+    ------
+    ShapeError
+        If there is no part, or shapes differ.
+    DTypeError
+        If a part is not a pair of arrays, or element types differ.
+    """
+    _check(parts)
+    outputs, lses = [part[0] for part in parts], [part[1] for part in parts]
+    xp = namespace(outputs[0], lses[0])
+    lse = xp.stack(lses)
+    top = xp.max(lse, axis=0)
+    base = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
+    weights = xp.where(lse == -xp.inf, xp.zeros_like(lse), xp.exp(lse - base))
+    share = weights[..., None]
+    values = xp.astype(xp.stack(outputs), lse.dtype)
+    terms = xp.where(share == 0, xp.zeros_like(values), share * values)
+    total = _ordered_sum(weights, xp)
+    empty = total == 0
+    safe = xp.where(empty, xp.ones_like(total), total)
+    output = xp.astype(_ordered_sum(terms, xp) / safe[..., None], outputs[0].dtype)
+    return output, xp.where(empty, top, base + xp.log(safe))
+
+
+def _ordered_sum(terms: Array, xp: Any) -> Array:
+    """Sum over axis 0 in order of size, so that the order of the parts leaves no trace in the bits."""
+    ordered = xp.sort(terms, axis=0)
+    total = ordered[0]
+    for index in range(1, ordered.shape[0]):
+        total = total + ordered[index]
+    return total
+
+
+def _check(parts: tuple[tuple[Array, Array], ...]) -> None:
+    if not parts:
+        raise ShapeError("merge needs at least one (output, lse) part, got none")
+    for number, part in enumerate(parts):
+        if not isinstance(part, tuple | list) or len(part) != 2 or not all(map(is_array, part)):
+            raise DTypeError(f"merge: part {number} must be a pair (output, lse) of arrays, got {type(part).__name__}")
+        output, lse = part
+        first, first_lse = parts[0]
+        if tuple(output.shape) != tuple(first.shape) or tuple(lse.shape) != tuple(output.shape[:-1]):
+            raise ShapeError(
+                f"merge: part {number} must be output [..., T, E] = {list(first.shape)} with lse [..., T] = "
+                f"{list(first.shape[:-1])}, got {list(output.shape)} with {list(lse.shape)}"
+            )
+        if output.dtype != first.dtype or lse.dtype != first_lse.dtype:
+            raise DTypeError(
+                f"merge: part {number} must be {first.dtype} with lse {first_lse.dtype}, "
+                f"got {output.dtype} with {lse.dtype}"
+            )
+        if dtype_name(lse.dtype) not in ("float32", "float64"):
+            raise DTypeError(f"merge: lse must be float32 or float64, got {lse.dtype}")

@@ -1,0 +1,84 @@
+"""Attention over sequences packed end to end, without padding between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from attnkit.arrays import namespace
+from attnkit.backend import AttentionOutput
+from attnkit.call import check_array, integers
+from attnkit.errors import DTypeError, ShapeError
+
+Array = Any
+
+
+def run_packed(
+    query: Array,
+    key: Array,
+    value: Array,
+    cu_q: Array,
+    cu_k: Array,
+    limits: tuple[int | None, int | None],
+    run: Callable[[Array, Array, Array], AttentionOutput],
+) -> AttentionOutput:
+    """Call ``run`` with each sequence as ``[1, H, T_b, D]`` views and lay the results end to end.
+
+    Parameters
+    ----------
+    query, key, value
+        ``[N, H, D]``, ``[M, K, D]``, ``[M, K, E]``.
+    cu_q, cu_k
+        Cumulative lengths ``[B + 1]``, from 0 to ``N`` and ``M``.
+    limits
+        The longest query and key length that the caller promises, or ``None``.
+    run
+        Attention of one sequence.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        If an argument does not fit; nothing was computed.
+    """
+    for name, array in (("query", query), ("key", key), ("value", value)):
+        check_array(name, array)
+    if not len(query.shape) == len(key.shape) == len(value.shape) == 3 or key.shape[0] != value.shape[0]:
+        shapes = ", ".join(str(list(array.shape)) for array in (query, key, value))
+        raise ShapeError(f"query, key, value must be [N, H, D], [M, K, D], [M, K, E], got {shapes}")
+    starts_q = _starts("cu_q", cu_q, query.shape[0], "N", "max_q", limits[0])
+    starts_k = _starts("cu_k", cu_k, key.shape[0], "M", "max_k", limits[1])
+    if len(starts_q) != len(starts_k):
+        raise ShapeError(f"cu_q and cu_k must both be [B + 1], got lengths {len(starts_q)} and {len(starts_k)}")
+    xp = namespace(query, key, value)
+    parts = [run(*_sequence(xp, (query, key, value), starts_q, starts_k, b)) for b in range(len(starts_q) - 1)]
+    if not parts:
+        parts = [run(*(xp.permute_dims(array, (1, 0, 2))[None] for array in (query, key, value)))]
+    output = xp.concat([xp.permute_dims(part.output[0], (1, 0, 2)) for part in parts], axis=0)
+    lses = [part.lse[0] for part in parts if part.lse is not None]
+    lse = xp.concat(lses, axis=1) if lses else None
+    return AttentionOutput(output, lse)
+
+
+def _sequence(
+    xp: Any, arrays: tuple[Array, Array, Array], starts_q: list[int], starts_k: list[int], b: int
+) -> list[Array]:
+    cuts = [slice(starts[b], starts[b + 1]) for starts in (starts_q, starts_k, starts_k)]
+    return [xp.permute_dims(array[cut], (1, 0, 2))[None] for array, cut in zip(arrays, cuts, strict=True)]
+
+
+def _starts(name: str, cumulative: Any, total: int, axis: str, limit_name: str, limit: int | None) -> list[int]:
+    array = np.asarray(cumulative)
+    if array.ndim != 1 or not array.size:
+        raise ShapeError(f"{name} must be [B + 1] cumulative lengths, got shape {list(array.shape)}")
+    starts: list[int] = integers(name, array, array.size).tolist()
+    if starts[0] != 0 or starts[-1] != total or any(b < a for a, b in pairwise(starts)):
+        raise ShapeError(f"{name} must rise from 0 to {axis} = {total} without falling, got {starts}")
+    longest = max((b - a for a, b in pairwise(starts)), default=0)
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | np.integer)):
+        raise DTypeError(f"{limit_name} must be an integer or None, got {type(limit).__name__}")
+    if limit is not None and longest > limit:
+        raise ShapeError(f"{limit_name} must be >= the longest sequence in {name} ({longest}), got {limit}")
+    return starts

@@ -1,0 +1,1 @@
+"""The first-party CuPy backend; ``plugin.py`` is what attnkit discovers."""

@@ -1,0 +1,1 @@
+"""The first-party torch backend; ``plugin.py`` is what attnkit discovers."""
