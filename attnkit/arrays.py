@@ -38,6 +38,14 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype).rpartition(".")[2]
 
 
+@lru_cache(maxsize=16)
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Give the NumPy dtype of one of ``DTYPES``."""
+    import ml_dtypes  # only bfloat16 needs it
+
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
 def namespace(*arrays: Array) -> Any:
     """Give the array-API namespace of the arrays."""
     return array_api_compat.array_namespace(*arrays)

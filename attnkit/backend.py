@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from attnkit.arrays import numpy_dtype
 from attnkit.capabilities import Capabilities
 from attnkit.errors import Reason, UnsupportedError
 from attnkit.pages import Pages, PageTable, runs
@@ -156,8 +157,8 @@ class Backend(ABC):
         self, num_pages: int, page_size: int, *, num_kv_heads: int, head_dim: int, value_dim: int, dtype: str
     ) -> Pages:
         """Give fresh pages, key ``[num_pages, K, page_size, D]`` and value ``[num_pages, K, page_size, E]``."""
-        key = np.zeros((num_pages, num_kv_heads, page_size, head_dim), np.dtype(dtype))
-        value = np.zeros((num_pages, num_kv_heads, page_size, value_dim), np.dtype(dtype))
+        key = np.zeros((num_pages, num_kv_heads, page_size, head_dim), numpy_dtype(dtype))
+        value = np.zeros((num_pages, num_kv_heads, page_size, value_dim), numpy_dtype(dtype))
         return Pages(self.from_numpy(key), self.from_numpy(value))
 
     def write(self, pages: Pages, slots: np.ndarray[Any, Any], key: Array, value: Array) -> None:

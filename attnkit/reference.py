@@ -237,7 +237,7 @@ def attention(
         If a dense mask is not boolean.
     """
     query, key, value = (np.array(array, np.float64) for array in (query, key, value))
-    if not query.ndim == key.ndim == value.ndim == 4 or query.shape[1] % key.shape[1]:
+    if not query.ndim == key.ndim == value.ndim == 4 or query.shape[1] % (key.shape[1] or query.shape[1] + 1):
         shapes = f"{query.shape}, {key.shape}, {value.shape}"
         raise ShapeError(f"query, key, value must be 4-D with H % K == 0, got {shapes}")
     (batch, heads, rows, head_dim), keys = query.shape, key.shape[2]

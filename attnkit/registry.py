@@ -63,10 +63,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._manager = pluggy.PluginManager(hookspecs.PROJECT)
-        self._manager.add_hookspecs(hookspecs)
         self._entries: dict[str, list[_Entry]] = {}
-        self._broken: dict[str, tuple[str, str]] = {}
+        self._broken: list[BackendInfo] = []
         self._loaded: dict[str, Backend] = {}
         self._discovered = False
         self.generation = 0
@@ -80,9 +78,9 @@ class Registry:
             for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
                 source = _source(point)
                 try:
-                    self._add(point.load(), source)
-                except Exception as error:  # whatever a plug-in does at import must not hide the others
-                    self._broken[point.name] = (source, f"{type(error).__name__}: {error}")
+                    self._add(_specs(point.load(), source), source)
+                except (Exception, SystemExit) as error:  # whatever a plug-in does must not hide the others
+                    self._broken.append(BackendInfo(point.name, source, False, f"{type(error).__name__}: {error}"))
 
     def register(self, plugin: object, name: str | None = None) -> None:
         """Add a plug-in by hand: a module or object with ``attnkit_register_backends``, or a ``BackendSpec``.
@@ -90,15 +88,13 @@ class Registry:
         Raises
         ------
         PluginError
-            If it gives no backend, or one whose name is taken; nothing is registered then.
+            If it is broken, gives no backend, or one whose name is taken; nothing is registered then.
         """
         self.discover()
+        source = name or str(getattr(plugin, "__name__", type(plugin).__name__))
+        specs = [plugin] if isinstance(plugin, BackendSpec) else _specs(plugin, source)
         with self._lock:
-            source = name or str(getattr(plugin, "__name__", type(plugin).__name__))
-            if isinstance(plugin, BackendSpec):
-                self._add_specs([plugin], source, refuse_taken=True)
-            else:
-                self._add(plugin, source, refuse_taken=True)
+            self._add(specs, source, refuse_taken=True)
             self.generation += 1
 
     def unregister(self, name: str) -> None:
@@ -137,8 +133,7 @@ class Registry:
         """Give a line for every backend and for every plug-in that could not be loaded."""
         self.discover()
         lines = [self._info(name, entries) for name, entries in self._entries.items()]
-        lines += [BackendInfo(name, source, False, reason) for name, (source, reason) in self._broken.items()]
-        return sorted(lines, key=lambda line: line.name)
+        return sorted([*lines, *self._broken], key=lambda line: line.name)
 
     def load(self, name: str) -> Backend:
         """Give a backend, imported at its first use.
@@ -171,9 +166,9 @@ class Registry:
             raise PluginError(_clash(name, entries))
         if entries:
             return entries[0]
-        if name in self._broken:
-            source, reason = self._broken[name]
-            raise BackendUnavailableError(f"backend {name!r} of {source} failed to load: {reason}")
+        broken = [f"of {info.source} failed to load: {info.reason}" for info in self._broken if info.name == name]
+        if broken:
+            raise BackendUnavailableError(f"backend {name!r} {'; '.join(broken)}")
         raise BackendNotFoundError(f"no backend named {name!r}; available: {', '.join(self.names()) or 'none'}")
 
     def _info(self, name: str, entries: Sequence[_Entry]) -> BackendInfo:
@@ -182,29 +177,33 @@ class Registry:
         reason = _clash(name, entries) if len(entries) > 1 else unavailable(spec)
         return BackendInfo(name, source, not reason, reason or "", spec.install_hint, spec.summary, spec.owns)
 
-    def _add(self, plugin: object, source: str, refuse_taken: bool = False) -> None:
-        """Call the hook of this one plug-in: pluggy would let one raising plug-in stop the calls of all."""
-        self._manager.register(plugin, source)
-        try:
-            others = [other for other in self._manager.get_plugins() if other is not plugin]
-            results = self._manager.subset_hook_caller("attnkit_register_backends", others)()
-            self._add_specs(_flatten(results), source, refuse_taken)
-        except BaseException:
-            self._manager.unregister(plugin)
-            raise
-
-    def _add_specs(self, specs: Sequence[BackendSpec], source: str, refuse_taken: bool = False) -> None:
-        if not specs:
-            raise PluginError(
-                f"plug-in {source} gives no backend; implement attnkit_register_backends with attnkit.hookimpl"
-            )
+    def _add(self, specs: Sequence[BackendSpec], source: str, refuse_taken: bool = False) -> None:
+        fresh: dict[str, list[_Entry]] = {}
         for spec in specs:
             _check_spec(spec, source)
-            taken = self._entries.get(spec.name, [])
-            if refuse_taken and taken:
-                raise PluginError(_clash(spec.name, [*taken, _Entry(source, spec)]))
-        for spec in specs:
-            self._entries.setdefault(spec.name, []).append(_Entry(source, spec))
+            fresh.setdefault(spec.name, []).append(_Entry(source, spec))
+        for name, entries in fresh.items():
+            claims = [*self._entries.get(name, []), *entries]
+            if refuse_taken and len(claims) > 1:
+                raise PluginError(_clash(name, claims))
+        for name, entries in fresh.items():
+            self._entries.setdefault(name, []).extend(entries)
+
+
+def _specs(plugin: object, source: str) -> list[BackendSpec]:
+    """Call the hook of one plug-in, with a manager of its own: a plug-in that raises would stop the calls of all."""
+    try:
+        manager = pluggy.PluginManager(hookspecs.PROJECT)
+        manager.add_hookspecs(hookspecs)
+        manager.register(plugin, source)
+        specs = _flatten(manager.hook.attnkit_register_backends())
+    except Exception as error:
+        raise PluginError(f"plug-in {source} is broken: {type(error).__name__}: {error}") from error
+    if not specs:
+        raise PluginError(
+            f"plug-in {source} gives no backend; implement attnkit_register_backends with attnkit.hookimpl"
+        )
+    return specs
 
 
 def unavailable(spec: BackendSpec) -> str | None:

@@ -1,0 +1,151 @@
+"""Generation: prefill the prompt, then one token at a time, through the KV cache."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnkit.cache.base import KVCache
+from attnkit.errors import ShapeError
+from attnkit.models.llama import Array, Llama
+from attnkit.models.tokenizer import Tokenizer
+
+Chooser = Callable[[Array], int]
+
+
+@dataclass(slots=True)
+class GenerationStats:
+    """Tokens and seconds of the two phases; the first new token is chosen from the prefill's logits."""
+
+    prompt_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_tokens: int = 0
+    decode_seconds: float = 0.0
+    cache_bytes: int = 0
+
+    @property
+    def prefill_rate(self) -> float:
+        """Prompt tokens per second."""
+        return self.prompt_tokens / self.prefill_seconds if self.prefill_seconds else math.nan
+
+    @property
+    def decode_rate(self) -> float:
+        """Decode steps per second; NaN if no step was needed."""
+        return self.decode_tokens / self.decode_seconds if self.decode_seconds else math.nan
+
+
+class Generation(Iterator[int]):
+    """New token ids, computed as they are asked for; ``stats`` grows with them."""
+
+    def __init__(
+        self, model: Llama, prompt: Sequence[int], choose: Chooser, max_tokens: int, stops: frozenset[int]
+    ) -> None:
+        self.stats = GenerationStats(prompt_tokens=len(prompt))
+        self._model = model
+        self._cache = model.make_cache(max_length=len(prompt) + max_tokens)
+        self._tokens = self._run(prompt, choose, max_tokens, stops)
+
+    def __next__(self) -> int:
+        return next(self._tokens)
+
+    @property
+    def cache(self) -> KVCache:
+        """Keys and values of the prompt and of all new tokens but the last."""
+        return self._cache
+
+    def _run(self, prompt: Sequence[int], choose: Chooser, max_tokens: int, stops: frozenset[int]) -> Iterator[int]:
+        token = self._prefill(prompt, choose)
+        for left in range(max_tokens - 1, -1, -1):
+            if token in stops:
+                return
+            yield token
+            if left:
+                token = self._decode(token, choose)
+
+    def _prefill(self, prompt: Sequence[int], choose: Chooser) -> int:
+        start = time.perf_counter()
+        token = choose(self._model.forward(prompt, self._cache))
+        self.stats.prefill_seconds = time.perf_counter() - start
+        self.stats.cache_bytes = self._cache.nbytes
+        return token
+
+    def _decode(self, last: int, choose: Chooser) -> int:
+        start = time.perf_counter()
+        token = choose(self._model.forward([last], self._cache))
+        self.stats.decode_seconds += time.perf_counter() - start
+        self.stats.decode_tokens += 1
+        return token
+
+
+def generate(
+    model: Llama,
+    tokenizer: Tokenizer,
+    prompt_ids: Sequence[int],
+    *,
+    max_tokens: int,
+    temperature: float = 0.0,
+    seed: int = 0,
+    stop_ids: Iterable[int] | None = None,
+) -> Generation:
+    """Continue a prompt.
+
+    Parameters
+    ----------
+    model, tokenizer
+        What ``load_model`` gives.
+    prompt_ids
+        ``[T]`` token ids, at least one.
+    max_tokens
+        Most tokens to give, >= 1.
+    temperature
+        0 takes the most probable token each time; otherwise tokens are drawn from ``softmax(logits / temperature)``.
+    seed
+        Seed of the draws: equal logits and seed give equal tokens.
+    stop_ids
+        Tokens that end the text, and are not given; the tokenizer's by default.
+
+    Returns
+    -------
+    An iterator of token ids with ``stats``.
+
+    Raises
+    ------
+    ShapeError
+        If an argument is out of range, or prompt and new tokens do not fit in the model's context.
+    """
+    prompt = list(prompt_ids)
+    if not prompt:
+        raise ShapeError("prompt_ids must hold at least one token, got none")
+    if max_tokens < 1:
+        raise ShapeError(f"max_tokens must be >= 1, got {max_tokens}")
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise ShapeError(f"temperature must be finite and >= 0, got {temperature}")
+    if len(prompt) + max_tokens > model.config.max_positions:
+        raise ShapeError(
+            f"{len(prompt)} tokens of prompt and max_tokens={max_tokens} exceed the model's context of "
+            f"{model.config.max_positions}"
+        )
+    stops = frozenset(tokenizer.stop_ids if stop_ids is None else stop_ids)
+    choose = greedy(model) if temperature == 0 else sampler(model, temperature, seed)
+    return Generation(model, prompt, choose, max_tokens, stops)
+
+
+def greedy(model: Llama) -> Chooser:
+    """Take the most probable token of the last row of logits ``[T, V]``; the lowest id of equals."""
+    return lambda logits: int(np.argmax(model.to_numpy(logits[-1])))
+
+
+def sampler(model: Llama, temperature: float, seed: int) -> Chooser:
+    """Draw a token from the last row of logits ``[T, V]``, in float64 so that the probabilities add up to 1."""
+    generator = np.random.default_rng(seed)
+
+    def choose(logits: Array) -> int:
+        scores = model.to_numpy(logits[-1]).astype(np.float64) / temperature
+        weights = np.exp(scores - scores.max())
+        return int(generator.choice(weights.size, p=weights / weights.sum()))
+
+    return choose

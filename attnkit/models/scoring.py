@@ -1,0 +1,83 @@
+"""Negative log-likelihood and perplexity of a text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnkit.errors import ShapeError
+from attnkit.models.llama import Array, Llama
+
+_ROWS = 128  # rows of logits held at once: 50 MB in float64 for a vocabulary of 49152
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How well a model predicts a text.
+
+    Attributes
+    ----------
+    nll
+        Mean negative log-likelihood of a token given those before it, in nats.
+    tokens
+        How many tokens were predicted: all but the first.
+    """
+
+    nll: float
+    tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        """The exponential of ``nll``; infinite where that overflows."""
+        return math.exp(self.nll) if self.nll < 700 else math.inf
+
+
+def score(model: Llama, token_ids: Sequence[int], *, chunk: int | None = None) -> Score:
+    """Score token ids.
+
+    Parameters
+    ----------
+    model
+        The model.
+    token_ids
+        ``[T]``, at least two and at most the model's context.
+    chunk
+        Feed so many tokens at a time through the KV cache, which does not change the score; ``None`` = all at once,
+        without a cache.
+
+    Raises
+    ------
+    ShapeError
+        If there are too few or too many tokens, or ``chunk < 1``.
+    """
+    ids = np.asarray(token_ids)
+    if chunk is not None and chunk < 1:
+        raise ShapeError(f"chunk must be >= 1, got {chunk}")
+    if ids.ndim != 1 or len(ids) < 2:
+        raise ShapeError(f"token_ids must be [T] with at least 2 tokens, got {list(ids.shape)}")
+    if len(ids) > model.config.max_positions:
+        raise ShapeError(f"token_ids has {len(ids)} tokens; the context of the model is {model.config.max_positions}")
+    inputs, targets = ids[:-1], ids[1:]
+    cache = None if chunk is None else model.make_cache(max_length=len(inputs))
+    total = 0.0
+    for start in range(0, len(inputs), chunk or len(inputs)):
+        piece = slice(start, start + (chunk or len(inputs)))
+        total += _surprise(model, model.hidden(inputs[piece], cache), targets[piece])
+    return Score(total / len(targets), len(targets))
+
+
+def _surprise(model: Llama, hidden: Array, targets: np.ndarray[Any, Any]) -> float:
+    """Sum the negative log-likelihoods of targets ``[T]`` given hidden vectors ``[T, n]``."""
+    blocks = [slice(start, start + _ROWS) for start in range(0, len(targets), _ROWS)]
+    return sum(_block_surprise(model.to_numpy(model.logits(hidden[rows])), targets[rows]) for rows in blocks)
+
+
+def _block_surprise(logits: np.ndarray[Any, Any], targets: np.ndarray[Any, Any]) -> float:
+    scores = logits.astype(np.float64)
+    scores -= scores.max(axis=-1, keepdims=True)
+    chosen = scores[np.arange(len(targets)), targets]
+    return float((np.log(np.exp(scores).sum(axis=-1)) - chosen).sum())

@@ -1,0 +1,1 @@
+"""The first-party NumPy backend; ``plugin.py`` is what attnkit discovers."""
