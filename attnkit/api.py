@@ -14,12 +14,12 @@ from attnkit.cache.base import KVCache
 from attnkit.cache.contiguous import ContiguousCache
 from attnkit.call import Options, check_array, describe_call, gather_options
 from attnkit.config import KVCacheConfig
-from attnkit.errors import ShapeError
+from attnkit.errors import BackendUnavailableError, ShapeError, UnsupportedError
 from attnkit.explain import Explanation, explain_request
 from attnkit.masks import Mask
 from attnkit.packed import run_packed
 from attnkit.registry import BackendInfo, registry
-from attnkit.selection import current_choice, select
+from attnkit.selection import Rejected, current_choice, select, unavailable_reason
 from attnkit.tracing import record
 
 Array = Any
@@ -206,7 +206,7 @@ def attention_packed(
     return run_packed(query, key, value, cu_q, cu_k, (max_q, max_k), run).output
 
 
-def make_cache(config: KVCacheConfig, *, backend: str | Backend | None = None) -> KVCache:
+def make_cache(config: KVCacheConfig, *, backend: BackendChoice = None) -> KVCache:
     """Make an empty KV cache whose bytes live in a backend.
 
     Parameters
@@ -214,7 +214,7 @@ def make_cache(config: KVCacheConfig, *, backend: str | Backend | None = None) -
     config
         Sizes, layout and dtype.
     backend
-        A backend or its name; default: context, environment, ``"numpy"``.
+        A backend, its name, or a list of them in order of preference; default: context, environment, ``"numpy"``.
 
     Raises
     ------
@@ -224,9 +224,17 @@ def make_cache(config: KVCacheConfig, *, backend: str | Backend | None = None) -
         If it cannot store or attend over such a cache.
     """
     choice = current_choice(backend)
-    if isinstance(choice, tuple):
-        choice = choice[0]
-    return ContiguousCache(config, "numpy" if choice is None else choice)
+    if not isinstance(choice, tuple):
+        return ContiguousCache(config, "numpy" if choice is None else choice)
+    rejected: Rejected = {}
+    for item in choice:
+        try:
+            return ContiguousCache(config, item)
+        except UnsupportedError as error:
+            rejected |= error.reasons
+        except BackendUnavailableError as error:
+            rejected[str(item)] = (unavailable_reason(str(error)),)
+    raise UnsupportedError("none of the chosen backends can store this cache:", rejected)
 
 
 def backends() -> list[BackendInfo]:

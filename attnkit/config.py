@@ -181,7 +181,7 @@ class KVCacheConfig(_Config):
 
     def longest_for(self, memory: int) -> int:
         """Give the longest context, in tokens of each sequence, whose allocation fits into ``memory`` bytes."""
-        room = memory // (self.bytes_per_token * self.batch_size)
+        room = max(memory, 0) // (self.bytes_per_token * self.batch_size)
         if self.max_length is not None:
             return self.max_length if self.max_length <= room else 0
         return room - room % _granule(room)

@@ -29,7 +29,7 @@ class Reason:
     ----------
     code
         Stable identifier: the name of the ``Capabilities`` field that says no, or one of the codes of selection
-        (``"unavailable"``, ``"not_owner"``, ``"not_automatic"``, ``"outranked"``, ``"broken"``).
+        (``"unavailable"``, ``"broken"``, ``"not_chosen"``, ``"not_owner"``, ``"not_automatic"``, ``"outranked"``).
     field
         The part of the request that was looked at, such as ``"head_dim"``.
     required

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,8 @@ from attnkit.selection import (
     unavailable_reason,
 )
 
+Claims = Sequence[tuple[str, str]]
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -32,11 +35,12 @@ class Explanation:
     request
         The request that was asked about.
     choice
-        What was asked for, in words, and where that came from.
+        What was asked for, in words.
     backend, path
         What would run, or ``None`` where nothing takes the request.
     rejected
-        For every other ``"backend"`` and ``"backend:path"``, all reasons why it was not taken.
+        For every other ``"backend"`` and ``"backend:path"``, all reasons why it was not taken; those of a backend hold
+        for each of its paths.
     error
         The message of the error that the call would raise, or an empty string.
     """
@@ -75,41 +79,88 @@ def explain_request(request: AttentionRequest, choice: Choice) -> Explanation:
     except AttnkitError as failure:
         taken, error = None, str(failure)
     rejected: Rejected = {}
-    for info in registry.infos():
-        rejected |= _rejections(info.name, request, choice, taken)
+    for name in sorted({info.name for info in registry.infos()}):
+        rejected |= _registered(name, request, choice, taken)
+    for item in _items(choice):
+        if isinstance(item, Backend) and not _is_registered(item):
+            rejected |= _rejections(item, (), request, choice, taken)
     backend, path = (taken.backend.name, taken.plan.path) if taken else (None, None)
     return Explanation(request, describe(choice), backend, path, rejected, error)
 
 
-def _rejections(name: str, request: AttentionRequest, choice: Choice, taken: Selection | None) -> Rejected:
+def _registered(name: str, request: AttentionRequest, choice: Choice, taken: Selection | None) -> Rejected:
     try:
         spec = registry.spec(name)
         reason = unavailable(spec)
         if reason:
-            return {name: (Reason("unavailable", "backend", "able to run here", reason, spec.install_hint),)}
+            return {name: (unavailable_reason(reason, spec.install_hint),)}
         backend = registry.load(name)
     except AttnkitError as error:
         return {name: (unavailable_reason(str(error)),)}
+    return _rejections(backend, spec.owns, request, choice, taken)
+
+
+def _rejections(
+    backend: Backend, owns: Claims, request: AttentionRequest, choice: Choice, taken: Selection | None
+) -> Rejected:
+    """Give the reasons against a backend, which hold for all its paths, and those against a path alone."""
+    name, running = backend.name, taken.plan.path if taken and taken.backend is backend else None
     reasons = list(reasons_against(backend, None, request))
-    if taken is not None and backend is taken.backend:
-        return {
-            f"{name}:{path}": _path_reasons(backend, path, request, taken)
-            for path in backend.paths
-            if path != taken.plan.path
-        }
+    if running is None:
+        reasons += _passed_over(backend, owns, request, choice, taken, refused=bool(reasons))
+    rejected = {name: tuple(reasons)} if reasons else {}
+    for path in backend.paths:
+        more = [reason for reason in reasons_against(backend, path, request) if reason not in reasons]
+        if path != running and not reasons and not more:
+            more.append(_path_passed_over(name, path, choice, taken))
+        if more:
+            rejected[f"{name}:{path}"] = tuple(more)
+    return rejected
+
+
+def _passed_over(
+    backend: Backend,
+    owns: Claims,
+    request: AttentionRequest,
+    choice: Choice,
+    taken: Selection | None,
+    *,
+    refused: bool,
+) -> list[Reason]:
+    """Say why selection did not come to a backend, or did not stop at it although it takes the request."""
+    name = backend.name
     if choice is not None:
-        reasons.append(Reason("not_chosen", "backend", describe(choice), name, f"pass backend={name!r}"))
-    elif claim_rank(spec.owns, request) is None:
-        reasons.append(not_owner(request))
-    elif not backend.automatic:
-        reasons.append(not_automatic(name))
-    elif not reasons:
-        winner = taken.backend.name if taken else "a single winner"
-        reasons.append(Reason("outranked", "backend", winner, name, f"pass backend={name!r}"))
-    return {name: tuple(reasons)}
+        asked = any(item is backend or (isinstance(item, str) and _name(item) == name) for item in _items(choice))
+        return [] if asked else [Reason("not_chosen", "backend", describe(choice), name, f"pass backend={name!r}")]
+    if claim_rank(owns, request) is None:
+        return [not_owner(request)]
+    if not backend.automatic:
+        return [not_automatic(name)]
+    winner = taken.backend.name if taken else "a single winner"
+    return [] if refused else [Reason("outranked", "backend", winner, name, f"pass backend={name!r}")]
 
 
-def _path_reasons(backend: Backend, path: str, request: AttentionRequest, taken: Selection) -> tuple[Reason, ...]:
-    reasons = backend.unsupported(request, path)
-    hint = f"force it with backend='{backend.name}:{path}'"
-    return tuple(reasons) or (Reason("outranked", "path", f"{taken.plan.path}, which is preferred here", path, hint),)
+def _path_passed_over(name: str, path: str, choice: Choice, taken: Selection | None) -> Reason:
+    spelled = f"{name}:{path}"
+    hint = f"force it with backend={spelled!r}"
+    paths_chosen = [item for item in _items(choice) if isinstance(item, str) and item.startswith(f"{name}:")]
+    if taken is None or (paths_chosen and spelled not in paths_chosen):
+        return Reason("not_chosen", "path", describe(choice), path, hint)
+    return Reason("outranked", "path", f"{taken.name}, which is preferred here", path, hint)
+
+
+def _items(choice: Choice) -> tuple[str | Backend, ...]:
+    if choice is None:
+        return ()
+    return choice if isinstance(choice, tuple) else (choice,)
+
+
+def _name(item: str) -> str:
+    return item.partition(":")[0]
+
+
+def _is_registered(backend: Backend) -> bool:
+    try:
+        return registry.load(backend.name) is backend
+    except AttnkitError:
+        return False

@@ -51,7 +51,7 @@ def _mistral(config: Config, layer: int) -> Fields:
 
 def _qwen(config: Config, layer: int) -> Fields:
     slides = config.get("use_sliding_window", False) and _slides(
-        config, layer, layer >= config.get("max_window_layers", 0)
+        config, layer, layer >= config.get("max_window_layers", 28)
     )
     return {**_llama(config, layer), "mask": _causal(config.get("sliding_window") if slides else None)}
 
@@ -65,15 +65,19 @@ def _gemma2(config: Config, layer: int) -> Fields:
 
 
 def _gemma3(config: Config, layer: int) -> Fields:
-    pattern = config.get("sliding_window_pattern", 6)
-    slides = _slides(config, layer, bool((layer + 1) % pattern))
-    fields = _gemma2(
-        {**config, "layer_types": ["sliding_attention" if slides else "full_attention"] * (layer + 1)}, layer
-    )
-    local = config.get("rope_local_base_freq")
-    if slides and local:
-        fields["rope"] = {"theta": local}
-    return fields
+    if config.get("use_bidirectional_attention"):
+        raise ValueError("use_bidirectional_attention is not supported")
+    slides = _slides(config, layer, bool((layer + 1) % config.get("sliding_window_pattern", 6)))
+    kind = "sliding_attention" if slides else "full_attention"
+    if slides:
+        theta, scaling = config.get("rope_local_base_freq", 1e4), None  # only full attention is scaled
+    else:
+        theta, scaling = config.get("rope_theta", 1e6), config.get("rope_scaling")
+    parameters: Config = config.get("rope_parameters") or {}
+    own: Config = parameters.get(kind, {} if slides else parameters)
+    rope = {"rope_theta": theta, **own}
+    layer_types = [kind] * (layer + 1)
+    return _gemma2({**config, "layer_types": layer_types, "rope_parameters": rope, "rope_scaling": scaling}, layer)
 
 
 def _gpt2(config: Config, layer: int) -> Fields:
@@ -99,6 +103,8 @@ _FAMILIES: dict[str, Callable[[Config, int], Fields]] = {
 
 def _rope(config: Config, head_dim: int) -> Fields:
     rope = config.get("rope_parameters") or {}
+    if any(isinstance(part, Mapping) for part in rope.values()):
+        raise ValueError(f"rope_parameters that differ by kind of layer are not supported, got {sorted(rope)}")
     scaling = config.get("rope_scaling") or rope
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind != "default":

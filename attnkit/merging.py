@@ -44,12 +44,12 @@ def merge(*parts: tuple[Array, Array]) -> tuple[Array, Array]:
     weights = xp.where(lse == -xp.inf, xp.zeros_like(lse), xp.exp(lse - base))
     share = weights[..., None]
     values = xp.astype(xp.stack(outputs), lse.dtype)
-    terms = xp.where(share == 0, xp.zeros_like(values), share * values)
+    terms = share * xp.where(share == 0, xp.full_like(values, -0.0), values)  # -0.0 is what changes no bit of a sum
     total = _ordered_sum(weights, xp)
     empty = total == 0
     safe = xp.where(empty, xp.ones_like(total), total)
-    output = xp.astype(_ordered_sum(terms, xp) / safe[..., None], outputs[0].dtype)
-    return output, xp.where(empty, top, base + xp.log(safe))
+    output = xp.where(empty[..., None], xp.zeros_like(values[0]), _ordered_sum(terms, xp) / safe[..., None])
+    return xp.astype(output, outputs[0].dtype), xp.where(empty, top, base + xp.log(safe))
 
 
 def _ordered_sum(terms: Array, xp: Any) -> Array:

@@ -89,7 +89,7 @@ class MultiHeadAttention:
         positions
             Integers ``[T]`` or ``[B, T]`` for the rotary embedding; default: from 0, or from the cache's next position.
         query_lengths, kv_lengths
-            Valid tokens of each sequence in ``x`` and in ``context``.
+            Valid tokens of each sequence in ``x`` and in ``context``; a cache knows its own ``kv_lengths``.
 
         Returns
         -------
@@ -98,9 +98,11 @@ class MultiHeadAttention:
         Raises
         ------
         ShapeError
-            If shapes do not fit, or ``context`` meets rotary positions or a cache.
+            If shapes do not fit, ``context`` meets rotary positions or a cache, or ``kv_lengths`` a cache.
         """
         self._check(x, context, cache)
+        if cache is not None and kv_lengths is not None:
+            raise ShapeError("kv_lengths does not go with a cache, which knows how much it holds; drop it")
         source = x if context is None else context
         if len(x.shape) == 2:
             batched = self._run(x[None], source[None], cache, positions, query_lengths, kv_lengths, context is not None)
@@ -143,6 +145,11 @@ class MultiHeadAttention:
 
     def _positions(self, x: Array, cache: CacheLayer | None, positions: Array | None) -> Array:
         if positions is not None:
+            shape, batch, tokens = tuple(np.shape(positions)), x.shape[0], x.shape[1]
+            if shape not in ((tokens,), (batch, tokens)):
+                raise ShapeError(
+                    f"positions must be [T] = [{tokens}] or [B, T] = [{batch}, {tokens}], got {list(shape)}"
+                )
             return positions
         steps = np.arange(x.shape[1])
         return steps if cache is None else cache.next_position[:, None] + steps

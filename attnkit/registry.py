@@ -233,9 +233,13 @@ def _load(entry: _Entry) -> Backend:
         raise PluginError(
             f"backend {spec.name!r} of {entry.source}: load() must give a Backend, got {type(backend).__name__}"
         )
+    if getattr(backend, "name", None) != spec.name:
+        raise PluginError(
+            f"backend {spec.name!r} of {entry.source}: its name must be that of its spec, "
+            f"got {getattr(backend, 'name', None)!r}"
+        )
     _check_version(backend, entry)
-    if not isinstance(backend.capabilities(), Capabilities):
-        raise PluginError(f"backend {spec.name!r} of {entry.source}: capabilities() must give Capabilities")
+    _check_capabilities(backend, entry)
     return backend
 
 
@@ -245,6 +249,17 @@ def _check_version(backend: Backend, entry: _Entry) -> None:
         raise PluginError(
             f"backend {entry.spec.name!r} of {entry.source} is written for contract {backend.contract_version}; "
             f"this attnkit speaks {CONTRACT_VERSION}: install versions of both that share the major number"
+        )
+
+
+def _check_capabilities(backend: Backend, entry: _Entry) -> None:
+    try:
+        declared: object = backend.capabilities()
+    except Exception as error:
+        declared = f"{type(error).__name__}: {error}"
+    if not isinstance(declared, Capabilities):
+        raise PluginError(
+            f"backend {entry.spec.name!r} of {entry.source}: capabilities() must give Capabilities, got {declared!r}"
         )
 
 

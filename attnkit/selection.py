@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
@@ -74,36 +74,41 @@ def current_choice(argument: str | Backend | Sequence[str | Backend] | None) -> 
     if context is not None:
         return context
     named = os.environ.get(ENVIRONMENT)
-    if not named:
-        return None
-    return tuple(part.strip() for part in named.split(",")) if "," in named else named.strip()
+    return _named(named) if named else None
+
+
+@lru_cache(maxsize=16)
+def _named(environment: str) -> Choice:
+    names = [name.strip() for name in environment.split(",")]
+    try:
+        return normalise(names if len(names) > 1 else names[0])
+    except BackendNotFoundError as error:
+        raise BackendNotFoundError(f"{ENVIRONMENT}={environment}: {error}") from None
 
 
 def normalise(choice: str | Backend | Sequence[str | Backend]) -> Choice:
-    """Check a choice and make it hashable; names must be registered and paths must exist.
+    """Check a choice and make it hashable; names must be registered, paths are checked once the backend is loaded.
 
     Raises
     ------
     BackendNotFoundError
-        If a name or path is unknown, or the list is empty.
+        If a name is unknown, or the list is empty.
     """
-    if isinstance(choice, str):
-        spec_of(choice)
-        return choice
-    if isinstance(choice, Backend):
-        return choice
-    if not isinstance(choice, Sequence) or not choice:
+    if isinstance(choice, str | Backend):
+        return _known(choice)
+    if not isinstance(choice, Sequence) or not choice or not all(isinstance(item, str | Backend) for item in choice):
         raise BackendNotFoundError(
             f"backend must be a name, a Backend, or a list of them with at least one, got {choice!r}"
         )
-    return tuple(single for item in choice for single in (normalise(item),) if isinstance(single, str | Backend))
+    return tuple(_known(item) for item in choice)
 
 
-def spec_of(name: str) -> tuple[str, str | None]:
-    """Split ``"backend:path"`` and make sure that the backend is registered."""
-    backend, _, path = name.partition(":")
-    registry.spec(backend)
-    return backend, path or None
+def _known(choice: str | Backend) -> str | Backend:
+    """Make sure that a name is registered; whether the backend can be taken is asked when it is."""
+    if isinstance(choice, str):
+        with suppress(BackendUnavailableError, PluginError):
+            registry.spec(choice.partition(":")[0])
+    return choice
 
 
 def select(request: AttentionRequest, choice: Choice) -> Selection:
@@ -158,16 +163,23 @@ def _take(backend: Backend, path: str | None, request: AttentionRequest) -> Sele
 
 def _first_path(backend: Backend, request: AttentionRequest) -> str:
     for path in backend.preference(request):
-        if not backend.unsupported(request, path):
+        if not _refusals(backend, request, path):
             return path
     raise PluginError(f"backend {backend.name!r} takes the request, but none of its paths {backend.paths} does")
 
 
 def reasons_against(backend: Backend, path: str | None, request: AttentionRequest) -> tuple[Reason, ...]:
     """Give all reasons of a backend (or one path of it) against a request."""
-    reasons = list(backend.unsupported(request))
-    reasons += [reason for reason in (backend.unsupported(request, path) if path else ()) if reason not in reasons]
+    reasons = _refusals(backend, request)
+    reasons += [reason for reason in (_refusals(backend, request, path) if path else ()) if reason not in reasons]
     return tuple(reasons)
+
+
+def _refusals(backend: Backend, request: AttentionRequest, path: str | None = None) -> list[Reason]:
+    try:
+        return list(backend.unsupported(request, path))
+    except Exception as error:  # a backend that fails at the question must not hide the others
+        return [Reason("broken", "backend", "able to judge the request", f"{type(error).__name__}: {error}")]
 
 
 def _preferred(request: AttentionRequest, choices: tuple[str | Backend, ...]) -> Selection:
@@ -193,7 +205,10 @@ def _automatic(request: AttentionRequest) -> Selection:
         else:
             eligible.append((rank, backend))
     if not eligible:
-        rejected |= {info.name: (unavailable_reason(info.reason),) for info in registry.infos() if not info.available}
+        for info in registry.infos():
+            known = rejected.get(info.name, ())
+            if not info.available and all(reason.code == "not_owner" for reason in known):
+                rejected[info.name] = (*known, unavailable_reason(info.reason, info.install_hint))
         raise UnsupportedError("no backend takes this call; choose one with backend=..., or mend a reason:", rejected)
     eligible.sort(key=lambda pair: pair[0])
     best = [backend for rank, backend in eligible if rank == eligible[0][0]]
@@ -246,9 +261,9 @@ def describe(choice: Choice) -> str:
     return "chosen: " + ", ".join(item if isinstance(item, str) else item.name for item in choices)
 
 
-def unavailable_reason(text: str) -> Reason:
+def unavailable_reason(text: str, hint: str = "") -> Reason:
     """Wrap an error about a backend that cannot run here."""
-    return Reason("unavailable", "backend", "able to run here", text)
+    return Reason("unavailable", "backend", "able to run here", text, hint)
 
 
 def not_owner(request: AttentionRequest) -> Reason:

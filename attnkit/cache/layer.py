@@ -76,6 +76,8 @@ class CacheLayer:
         self._check_tokens(key, value)
         tokens = int(key.shape[2])
         taken = _taken(lengths, self._cache.config.batch_size, tokens)
+        if not tokens:
+            return
         cache = self._cache
         pages = cache.reserve(self._counts + taken)
         slots = cache.slots(pages[self._number], self._counts, tokens)

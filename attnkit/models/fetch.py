@@ -72,8 +72,9 @@ def _is_right(path: Path) -> bool:
 
 
 def _progress() -> Progress:
+    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _download(folder: Path, progress: Progress) -> Path:

@@ -84,7 +84,7 @@ class GGUFFile:
     def _header(self) -> tuple[int, int]:
         cursor = self._cursor
         if cursor.take(4, "the magic number") != b"GGUF":
-            raise cursor.fault("not a GGUF file")
+            raise cursor.fault("not a GGUF file; of a Hugging Face model, give the directory")
         version = cursor.number("<u4", "the version")
         if version not in (2, 3):
             raise cursor.fault(f"GGUF version {version}; versions 2 and 3, little-endian, are understood")

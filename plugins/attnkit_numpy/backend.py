@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from attnkit import AttentionOutput, AttentionRequest, Backend, Capabilities, Operands, Plan
-from attnkit_numpy import dense
+from attnkit import AttentionOutput, AttentionRequest, Backend, Capabilities, Operands, Plan, Reason
+from attnkit_numpy import decode, dense, tiled
 from attnkit_numpy.repair import Run, is_finite, repair
 
 Array = np.ndarray[Any, Any]
-_PATHS: dict[str, Run] = {"dense": dense.attend}
+_PATHS: dict[str, Run] = {"tiled": tiled.attend, "decode": decode.attend, "dense": dense.attend}
 
 _CAPABILITIES = Capabilities(
     libraries=frozenset({"numpy"}),
@@ -59,18 +59,34 @@ class NumpyBackend(Backend):
         """Compute one call on the path that it prefers."""
         return self.plan(request, self.preference(request)[0]).run(query, key, value, operands)
 
+    def unsupported(self, request: AttentionRequest, path: str | None = None) -> list[Reason]:
+        """Give every reason against a request; of the paths, only ``decode`` adds one: it takes few rows."""
+        reasons = super().unsupported(request)
+        rows = request.group * request.query_length
+        if path == "decode" and rows > decode.MOST_ROWS:
+            most = f"at most {decode.MOST_ROWS} for group * query_length"
+            reasons.append(Reason("path", "query_length", most, str(rows), "fine on numpy:tiled"))
+        return reasons
+
+    def preference(self, request: AttentionRequest) -> tuple[str, ...]:
+        """Give the paths, the fastest first; ``_THRESHOLDS`` says how that was measured."""
+        if request.group * request.query_length <= decode.MOST_ROWS:
+            return "decode", "tiled", "dense"
+        return "tiled", "dense"
+
     def plan(self, request: AttentionRequest, path: str) -> Plan:
         """Bind a request to one path, and to the repair of what hidden NaN and infinity did to its result."""
         attend = _PATHS[path]
-        dtype = None if request.dtype == request.accumulate else self._dtype(request.dtype)
 
         @np.errstate(all="ignore")
         def run(query: Array, key: Array, value: Array, operands: Operands) -> AttentionOutput:
+            if not query.size:
+                return _nothing(query, value, request)
             arrays = np.asarray(query), np.asarray(key), np.asarray(value)
             found = attend(*arrays, operands, request)
             if not is_finite(found.output):
                 found = repair(found, attend, *arrays, operands, request)
-            return found if dtype is None else AttentionOutput(found.output.astype(dtype), found.lse)
+            return found
 
         return Plan(path, run)
 
@@ -82,8 +98,9 @@ class NumpyBackend(Backend):
         """Copy an array."""
         return np.array(array)
 
-    @staticmethod
-    def _dtype(name: str) -> np.dtype[Any]:
-        import ml_dtypes  # registers bfloat16 with NumPy
 
-        return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+def _nothing(query: Array, value: Array, request: AttentionRequest) -> AttentionOutput:
+    """Give the result of a call without queries."""
+    shape = query.shape[:3]
+    lse = np.empty(shape, request.accumulate) if request.lse else None
+    return AttentionOutput(np.empty((*shape, value.shape[3]), query.dtype), lse)

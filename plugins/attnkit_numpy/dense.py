@@ -9,28 +9,32 @@ from __future__ import annotations
 import numpy as np
 
 from attnkit import AttentionOutput, AttentionRequest, Operands
-from attnkit_numpy.scores import Array, cap, multiply, softmax
+from attnkit_numpy.layout import Array, dtype_of, plain
+from attnkit_numpy.scores import cap, multiply, softmax
 
 
-def attend(
-    query: Array, key: Array, value: Array, operands: Operands, request: AttentionRequest
-) -> AttentionOutput:
+def attend(query: Array, key: Array, value: Array, operands: Operands, request: AttentionRequest) -> AttentionOutput:
     """Compute ``[B, H, T, E]`` and LSE ``[B, H, T]``; see ``attnkit.Backend.attention``."""
-    batch, heads, rows, _ = query.shape
+    dtype = dtype_of(request.accumulate)
+    batch, heads, rows, head_dim = query.shape
     _, kv_heads, keys, value_dim = value.shape
     folded = (batch, kv_heads, request.group * rows)
-    query, key, value = (array.astype(request.accumulate, copy=False) for array in (query, key, value))
-    scores = np.matmul(query.reshape(*folded, query.shape[3]), key.swapaxes(-1, -2)).reshape(batch, heads, rows, keys)
+
+    products = np.matmul(plain(query, dtype).reshape(*folded, head_dim), plain(key, dtype).swapaxes(-1, -2))
+    scores = products.reshape(batch, heads, rows, keys)
     _finish(scores, operands, request)
-    sinks = None if operands.sinks is None else operands.sinks.astype(request.accumulate)[:, None, None]
+    sinks = None if operands.sinks is None else operands.sinks.astype(dtype)[:, None, None]
     top, total = softmax(scores, sinks)
-    output = np.matmul(scores.reshape(*folded, keys), value).reshape(batch, heads, rows, value_dim)
+
     lse = (top + np.log(total))[..., 0] if request.lse else None
-    np.divide(output, np.where(total == 0, 1, total), out=output)
-    return AttentionOutput(output, lse)
+    total[total == 0] = 1
+    output = np.matmul(scores.reshape(*folded, keys), plain(value, dtype)).reshape(batch, heads, rows, value_dim)
+    np.divide(output, total, out=output)
+    return AttentionOutput(output.astype(query.dtype, copy=False), lse)
 
 
 def _finish(scores: Array, operands: Operands, request: AttentionRequest) -> None:
+    """Turn products ``[B, H, T, S]`` into scores, in place."""
     multiply(scores, request.scale)
     if request.softcap is not None:
         cap(scores, request.softcap)

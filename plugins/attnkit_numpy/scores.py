@@ -5,14 +5,42 @@ Axes: ``B`` batch, ``H`` query heads, ``T`` query length, ``S`` key length, ``n`
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
 
+_LOG2_E = math.log2(math.e)
+
 # Beyond these a factor is no ordinary float32 number: its product with another may be, so it is taken in float64.
 _LEAST, _MOST = 2.0**-100, 2.0**100
+
+
+def _has_fast_exp2() -> bool:
+    """Tell whether NumPy takes float32 ``exp2`` from SVML, for AVX-512: it is then over twice as fast as ``exp``.
+
+    With AVX2 alone ``exp2`` is a loop over the C library and takes twice the time of ``exp``.
+    """
+    try:
+        found = np.lib.introspect.opt_func_info(func_name="^exp2$", signature="float32")
+    except AttributeError:  # NumPy before 2.1
+        return False
+    targets = [str(loop["current"]) for kinds in found.values() for loop in kinds.values()]
+    return any(name in target for target in targets for name in ("AVX512", "X86_V4"))
+
+
+FAST_EXP2 = _has_fast_exp2()
+
+
+def exponential(scores: Array) -> None:
+    """Replace scores, from which the maximum is already subtracted, by their exponentials, in place."""
+    if FAST_EXP2 and scores.dtype == np.float32:
+        np.multiply(scores, _LOG2_E, out=scores)
+        np.exp2(scores, out=scores)
+    else:
+        np.exp(scores, out=scores)
 
 
 def cap(scores: Array, softcap: float) -> None:
@@ -47,7 +75,7 @@ def softmax(scores: Array, sinks: Array | None) -> tuple[Array, Array]:
         top = np.maximum(top, sinks)
     top[np.isneginf(top)] = 0
     np.subtract(scores, top, out=scores)
-    np.exp(scores, out=scores)
+    exponential(scores)
     total = scores.sum(axis=-1, keepdims=True)
     if sinks is not None:
         total += np.exp(sinks - top)

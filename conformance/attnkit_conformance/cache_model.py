@@ -1,0 +1,236 @@
+"""What a KV cache must be equal to: plain lists of what each sequence was given, kept beside the cache.
+
+Axes: ``B`` batch, ``H`` query heads, ``K`` key/value heads, ``T`` new tokens, ``n`` stored tokens, ``D`` query/key head
+size, ``E`` value head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import attnkit as ak
+from attnkit import reference
+from attnkit_conformance.cases import Array, Case
+from attnkit_conformance.compare import assert_equal, assert_like, assert_within
+from attnkit_conformance.structures import causal
+from attnkit_conformance.subject import Answer, Subject
+
+CAUSAL: Mapping[str, Any] = {"mask": causal()}
+Tokens = tuple[Array, Array]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CacheCase(Case):
+    """A case whose keys and values go through a cache: ``queries = keys`` tokens of each sequence.
+
+    Attributes
+    ----------
+    layers
+        Layers of the stack.
+    max_length
+        Capacity, or 0 for a growing cache.
+    chunk
+        How many tokens come, and how many queries are asked, at a time; 0 = it varies.
+    ragged
+        Sequences take different numbers of tokens, which takes ``lengths``.
+    stored
+        Element type of the cache, if it is not that of the queries.
+    """
+
+    layers: int = 1
+    max_length: int = 0
+    chunk: int = 0
+    ragged: bool = False
+    stored: str = ""
+
+    def __str__(self) -> str:
+        kind = f"fixed{self.max_length}" if self.max_length else "growing"
+        return f"{super().__str__()}-{kind}{self.stored}{'-ragged' if self.ragged else ''}-by{self.chunk or 'any'}"
+
+    @property
+    def rows(self) -> int:
+        """How many queries to ask at a time."""
+        return self.chunk or 3
+
+    @property
+    def stored_dtype(self) -> str:
+        """Element type of the cache."""
+        return self.stored or self.dtype
+
+    def undeclared(self, capabilities: ak.Capabilities) -> tuple[str, ...]:
+        """Give the fields that say no; a cache of an undeclared type is refused before anything else is known."""
+        missing = super().undeclared(capabilities)
+        refused = "dtypes" in missing or self.stored_dtype not in capabilities.dtypes
+        return ("dtypes",) if refused else missing
+
+    def features(self) -> Iterator[str]:
+        """Give the fields that are simply yes or no, as the case needs them."""
+        yield from super().features()
+        if self.ragged:
+            yield "lengths"
+        if self.stored_dtype != self.dtype:
+            yield "kv_dtype"
+
+    def config(self) -> ak.KVCacheConfig:
+        """Give the configuration of the cache."""
+        return ak.KVCacheConfig(
+            num_layers=self.layers,
+            batch_size=self.batch,
+            num_kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            value_dim=self.width,
+            max_length=self.max_length or None,
+            dtype=self.stored_dtype,  # type: ignore[arg-type]  # one of the names that it lists
+        )
+
+    def call(self, subject: Subject) -> Answer:
+        """Append a few tokens, then attend."""
+        history = History(subject, self)
+        history.append(history.tokens(self.rows), np.arange(self.batch) if self.ragged else None)
+        return history.ask(history.queries(), self.options)
+
+
+class History:
+    """A cache, and beside it what it must hold: for each layer and sequence, the plain concatenation."""
+
+    def __init__(self, subject: Subject, case: CacheCase) -> None:
+        self.subject = subject
+        self.case = case
+        self.cache = subject.make_cache(case.config())
+        self.rng = np.random.default_rng(case.keys)
+        self.held: list[list[Tokens]] = []
+        self._ragged: dict[int, tuple[int, Array]] = {}
+        self.forget_all()
+
+    @property
+    def layers(self) -> range:
+        """Numbers of the layers."""
+        return range(self.case.layers)
+
+    def lengths(self, layer: int = 0) -> Array:
+        """Give how many tokens each sequence of a layer must hold, ``[B]``."""
+        return np.array([key.shape[1] for key, _ in self.held[layer]])
+
+    def tokens(self, count: int) -> Tokens:
+        """Draw new keys and values ``[B, K, count, D]`` and ``[B, K, count, E]``."""
+        head, dtype = (self.case.batch, self.case.kv_heads, count), self.case.stored_dtype
+        return self._draw(dtype, *head, self.case.head_dim), self._draw(dtype, *head, self.case.width)
+
+    def queries(self, count: int | None = None) -> Array:
+        """Draw queries ``[B, H, count, D]``."""
+        case = self.case
+        return self._draw(case.dtype, case.batch, case.heads, count or case.rows, case.head_dim)
+
+    def append(self, tokens: Tokens, lengths: Array | None = None, *, layer: int = 0) -> list[Any]:
+        """Append to both; gives the arrays that the cache was given."""
+        given = [self.subject.array(array) for array in tokens]
+        self.cache[layer].append(*given, lengths=lengths)
+        count, batch = tokens[0].shape[2], self.case.batch
+        taken = np.full(batch, count) if lengths is None else np.asarray(lengths)
+        for b, (key, value) in enumerate(self.held[layer]):
+            new_key, new_value = (array[b, :, : taken[b]] for array in tokens)
+            self.held[layer][b] = np.concatenate([key, new_key], axis=1), np.concatenate([value, new_value], axis=1)
+        self._ragged.pop(layer, None)
+        if lengths is not None:
+            self._ragged[layer] = (count, taken)
+        return given
+
+    def extend(self, count: int, *, value: float | None = None) -> None:
+        """Append ``count`` tokens to every layer, of numbers of their own or all of one ``value``."""
+        for layer in self.layers:
+            tokens = self.tokens(count)
+            for array in tokens if value is not None else ():
+                array[...] = value
+            self.append(tokens, layer=layer)
+
+    def truncate(self, lengths: Array | int) -> None:
+        """Truncate both."""
+        self.cache.truncate(lengths)
+        self._keep(np.broadcast_to(lengths, (self.case.batch,)))
+
+    def drop(self, count: Array | int) -> None:
+        """Drop the last tokens of both."""
+        self.cache.drop(count)
+        self._keep(self.lengths() - count)
+
+    def reset(self) -> None:
+        """Reset both."""
+        self.cache.reset()
+        self.forget_all()
+
+    def reorder(self, indices: Array) -> None:
+        """Reorder both."""
+        self.cache.reorder(indices)
+        self.held = [[layer[index] for index in indices] for layer in self.held]
+        self._ragged.clear()
+
+    def forget_all(self) -> None:
+        """Let nothing be held."""
+        key, value = self.tokens(0)
+        self.held = [list(zip(key, value, strict=True)) for _ in self.layers]
+        self._ragged.clear()
+
+    def ask(self, query: Array, options: Mapping[str, Any] = CAUSAL, *, layer: int = 0) -> Answer:
+        """Attend over the cache with NumPy queries."""
+        arguments = self.subject.options(options)
+        if not self.subject.capabilities.lse:
+            output = self.cache[layer].attend(self.subject.array(query), **arguments)
+            return Answer(self.subject.numpy(output), None)
+        result = self.cache[layer].attend_with_lse(self.subject.array(query), **arguments)
+        return Answer(self.subject.numpy(result.output), self.subject.numpy(result.lse))
+
+    def attend(self, count: int | None = None, options: Mapping[str, Any] = CAUSAL) -> None:
+        """Attend over every layer with new queries; check against the oracle on the plain concatenation."""
+        for layer in self.layers:
+            query = self.queries(count)
+            answer, truth = self.ask(query, options, layer=layer), self._truth(query, options, layer)
+            bound = truth.tolerance(self.subject.numerics(self.case.dtype))
+            where = f"layer {layer}, which holds {self.lengths(layer).tolist()}"
+            assert_like(answer.output, truth.output.shape, self.case.dtype, what=f"output of {where}")
+            assert_within(answer.output, truth.output, bound.output, what=f"output of {where}")
+            if answer.lse is not None:
+                assert_within(answer.lse, truth.lse, bound.lse, what=f"lse of {where}")
+
+    def check(self) -> None:
+        """Compare everything else that can be observed: counters, and what ``read`` gives, bit for bit."""
+        for number in self.layers:
+            layer, lengths = self.cache[number], self.lengths(number)
+            for name in ("stored", "next_position"):
+                assert_equal(np.asarray(getattr(layer, name)), lengths, what=f"{name} of layer {number}")
+            if (np.asarray(layer.capacity) < lengths).any():
+                raise AssertionError(f"layer {number} holds {lengths.tolist()}, more than its capacity {layer.capacity}")
+            for name, array, expected in zip(("key", "value"), layer.read(), self._padded(number), strict=True):
+                read = self.subject.numpy(array)
+                assert_like(read, expected.shape, self.case.stored_dtype, what=f"{name} read from layer {number}")
+                if expected.size:
+                    assert_equal(read, expected, what=f"{name} read from layer {number}")
+        least = np.min([self.lengths(number) for number in self.layers], axis=0)
+        assert_equal(np.asarray(self.cache.stored), least, what="stored of the stack")
+
+    def _draw(self, dtype: str, *shape: int) -> Array:
+        return self.rng.standard_normal(shape).astype(np.dtype(dtype))
+
+    def _keep(self, lengths: Array) -> None:
+        self.held = [
+            [(key[:, :n], value[:, :n]) for (key, value), n in zip(layer, lengths, strict=True)] for layer in self.held
+        ]
+        self._ragged.clear()
+
+    def _truth(self, query: Array, options: Mapping[str, Any], layer: int) -> reference.Truth:
+        lengths = {"kv_lengths": self.lengths(layer)}
+        if layer in self._ragged and self._ragged[layer][0] == query.shape[2]:
+            lengths["query_lengths"] = self._ragged[layer][1]
+        return reference.attention(query, *self._padded(layer), **lengths, **options)
+
+    def _padded(self, layer: int) -> Tokens:
+        """Give what a layer must hold as ``[B, K, n, D]`` and ``[B, K, n, E]``, zeros after a shorter sequence."""
+        longest = int(self.lengths(layer).max())
+        key, value = (
+            np.stack([np.pad(array, ((0, 0), (0, longest - array.shape[1]), (0, 0))) for array in arrays])
+            for arrays in zip(*self.held[layer], strict=True)
+        )
+        return key, value

@@ -1,0 +1,84 @@
+"""Comparisons: within a bound element by element, or bit for bit. Each says where the worst element is.
+
+Shapes and element types must be equal, NaN and infinity must stand in the same places, and comparing nothing is a
+failure: none of these can hide behind a tolerance.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def assert_like(array: npt.NDArray[Any], shape: tuple[int, ...], dtype: str, *, what: str) -> None:
+    """Check shape and element type."""
+    __tracebackhide__ = True
+    if array.shape != shape:
+        raise AssertionError(f"{what}: shape must be {list(shape)}, got {list(array.shape)}")
+    if array.dtype.name != dtype:
+        raise AssertionError(f"{what}: dtype must be {dtype}, got {array.dtype.name}")
+
+
+def assert_within(actual: npt.NDArray[Any], expected: npt.ArrayLike, tau: npt.ArrayLike, *, what: str) -> None:
+    """Check that no element is further from ``expected`` than its own ``tau``."""
+    __tracebackhide__ = True
+    wide, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    tau = np.broadcast_to(np.asarray(tau, np.float64), expected.shape)
+    _assert_comparable(wide, expected, what)
+    _assert_same_classes(wide, expected, what)
+    finite = np.isfinite(expected)
+    error = np.abs(np.subtract(wide, expected, where=finite, out=np.zeros_like(expected)))
+    ratio = np.divide(error, tau, where=tau > 0, out=np.where(error > 0, np.inf, 0.0))
+    bad = int((ratio > 1).sum())
+    if bad:
+        at = np.unravel_index(int(ratio.argmax()), ratio.shape)
+        raise AssertionError(
+            f"{what}: {bad} of {ratio.size} elements lie outside their bound; worst at {_index(at)}: "
+            f"expected {expected[at]!r}, got {wide[at]!r}, tau {tau[at]:.3g}, ratio {ratio[at]:.3g}"
+        )
+
+
+def assert_equal(actual: npt.NDArray[Any], expected: npt.ArrayLike, *, what: str) -> None:
+    """Check that every element is the same number, in every bit but the sign of zero; NaN equals NaN."""
+    __tracebackhide__ = True
+    expected = np.asarray(expected)
+    if actual.dtype != expected.dtype:
+        raise AssertionError(f"{what}: dtype must be {expected.dtype.name}, got {actual.dtype.name}")
+    _assert_comparable(actual, expected, what)
+    differs = ~((actual == expected) | ((actual != actual) & (expected != expected)))
+    if differs.any():
+        at = tuple(np.argwhere(differs)[0])
+        raise AssertionError(
+            f"{what}: {int(differs.sum())} of {differs.size} elements differ where every bit must be the same; "
+            f"first at {_index(at)}: expected {expected[at]!r}, got {actual[at]!r}"
+        )
+
+
+def _assert_comparable(actual: npt.NDArray[Any], expected: npt.NDArray[Any], what: str) -> None:
+    __tracebackhide__ = True
+    if actual.shape != expected.shape:
+        raise AssertionError(f"{what}: shape must be {list(expected.shape)}, got {list(actual.shape)}")
+    if not expected.size:
+        raise AssertionError(f"{what}: nothing to compare, the arrays are {list(expected.shape)}")
+
+
+def _assert_same_classes(actual: FloatArray, expected: FloatArray, what: str) -> None:
+    __tracebackhide__ = True
+    for name, test in (("NaN", np.isnan), ("+inf", np.isposinf), ("-inf", np.isneginf)):
+        differs = test(actual) != test(expected)
+        if differs.any():
+            at = tuple(np.argwhere(differs)[0])
+            raise AssertionError(
+                f"{what}: {int(differs.sum())} of {differs.size} elements are {name} where they must not be, or the "
+                f"reverse; first at {_index(at)}: expected {expected[at]!r}, got {actual[at]!r}"
+            )
+
+
+def _index(at: tuple[Any, ...]) -> str:
+    names = {4: "bhie", 3: "bhi"}.get(len(at), "")
+    numbers = [f"{name}={int(n)}" for name, n in zip(names, at, strict=True)] if names else [str(int(n)) for n in at]
+    return f"[{', '.join(numbers)}]"

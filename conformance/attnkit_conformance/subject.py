@@ -1,0 +1,171 @@
+"""Subject: the backend under test, and the only way in which the suite talks to it: ``attnkit``'s public functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import and_
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import attnkit as ak
+from attnkit.numerics import Numerics, numerics_for
+from attnkit_conformance.cases import Case
+from attnkit_conformance.compare import assert_like, assert_within
+
+Array = Any
+NumpyArray = np.ndarray[Any, Any]
+
+
+class Answer(NamedTuple):
+    """What a backend gave, as NumPy arrays: output ``[B, H, T, E]`` and, where asked for, LSE ``[B, H, T]``."""
+
+    output: NumpyArray
+    lse: NumpyArray | None
+
+
+class Subject:
+    """A backend under test.
+
+    Parameters
+    ----------
+    name
+        The name it was asked for: ``"numpy"``, or ``"numpy:tiled"`` for one path of it.
+    backend
+        The backend.
+
+    Attributes
+    ----------
+    capabilities
+        What it declares.
+    outcomes
+        How often each thing happened since this was last cleared: see ``judge``.
+    """
+
+    def __init__(self, name: str, backend: ak.Backend) -> None:
+        self.name = name
+        self.backend = backend
+        self.path = name.partition(":")[2] or None
+        self.capabilities = backend.capabilities()
+        self.outcomes: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"Subject({self.name!r})"
+
+    @property
+    def choice(self) -> str | ak.Backend:
+        """What ``backend=`` gets."""
+        return self.name
+
+    def numerics(self, dtype: str) -> Numerics:
+        """Give the declared numerics of outputs of an element type."""
+        return numerics_for(self.capabilities.numerics[dtype], dtype)
+
+    def array(self, array: NumpyArray) -> Array:
+        """Copy a NumPy array into one of the backend's."""
+        return self.backend.from_numpy(array)
+
+    def numpy(self, array: Array) -> NumpyArray:
+        """Copy an array of the backend into a NumPy one."""
+        return self.backend.to_numpy(array)
+
+    def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Move the arrays among keyword arguments into the backend; lengths and offsets stay on the host."""
+        moved = dict(options)
+        for name in ("bias", "alibi", "sinks"):
+            if name in moved:
+                moved[name] = self.array(moved[name])
+        if "mask" in moved:
+            moved["mask"] = self._mask(moved["mask"])
+        return moved
+
+    def attention(
+        self, query: NumpyArray, key: NumpyArray, value: NumpyArray, options: Mapping[str, Any], *, lse: bool
+    ) -> Answer:
+        """Call ``attnkit.attention``, or ``attention_with_lse``, with NumPy arrays."""
+        arrays = [self.array(array) for array in (query, key, value)]
+        return self.ask(*arrays, self.options(options), lse=lse)
+
+    def ask(self, query: Array, key: Array, value: Array, options: Mapping[str, Any], *, lse: bool) -> Answer:
+        """Do the same with arrays and options that lie in the backend already."""
+        if not lse:
+            return Answer(self.numpy(ak.attention(query, key, value, **options, backend=self.choice)), None)
+        result = ak.attention_with_lse(query, key, value, **options, backend=self.choice)
+        return Answer(self.numpy(result.output), self.numpy(result.lse))
+
+    def make_cache(self, config: ak.KVCacheConfig) -> ak.KVCache:
+        """Call ``attnkit.make_cache``."""
+        return ak.make_cache(config, backend=self.choice)
+
+    def assert_true(self, case: Case, answer: Answer, *, what: str = "") -> None:
+        """Check an answer against the oracle: shapes, element types, and every number within its bound."""
+        __tracebackhide__ = True
+        assert_like(answer.output, case.output_shape, case.dtype, what=f"{what}output")
+        bound = case.tolerance(self.numerics(case.dtype))
+        assert_within(answer.output, case.truth.output, bound.output, what=f"{what}output")
+        if answer.lse is not None:
+            assert_like(answer.lse, case.output_shape[:3], lse_dtype(case.dtype), what=f"{what}lse")
+            assert_within(answer.lse, case.truth.lse, bound.lse, what=f"{what}lse")
+
+    def judge(self, case: Case, check: Callable[[Case], None]) -> None:
+        """Run a check on a case that the backend declares; where it does not, check that it refuses the case.
+
+        Counts an outcome: ``"answered"``, ``"refused CODES"``, or ``"outside REASON"`` where a forced path says that a
+        call that its backend takes is not for this path.
+        """
+        __tracebackhide__ = True
+        case = case.on(self.capabilities)
+        missing = case.undeclared(self.capabilities)
+        if missing:
+            self.assert_refused(missing, lambda: case.call(self))
+            self.outcomes[f"refused {', '.join(missing)}"] += 1
+            return
+        try:
+            check(case)
+        except ak.UnsupportedError as error:
+            if self.path is None or codes_of(error) != {"path"}:
+                raise
+            self.outcomes[f"outside {_first_reason(error)}"] += 1
+        else:
+            self.outcomes["answered"] += 1
+
+    def assert_refused(self, missing: tuple[str, ...], call: Callable[[], object]) -> None:
+        """Check that a call raises ``UnsupportedError`` whose reasons carry every code in ``missing`` (A18)."""
+        __tracebackhide__ = True
+        try:
+            call()
+        except ak.UnsupportedError as error:
+            silent = set(missing) - codes_of(error)
+            if silent:
+                raise AssertionError(
+                    f"the refusal must carry the codes {sorted(missing)}, {sorted(silent)} are missing: {error}"
+                ) from error
+        else:
+            raise AssertionError(
+                f"{', '.join(missing)}: not declared, yet the call gave a result; declare it, or refuse the call"
+            )
+
+    def _mask(self, mask: ak.Mask | None) -> ak.Mask | None:
+        return None if mask is None else reduce(and_, map(self._term, mask.terms))
+
+    def _term(self, term: tuple[Any, ...]) -> ak.Mask:
+        kind, *arguments = term
+        moved = [self.array(item) if isinstance(item, np.ndarray) else item for item in arguments]
+        built: ak.Mask = getattr(ak.Mask, kind)(*moved)
+        return built
+
+
+def lse_dtype(dtype: str) -> str:
+    """Give the element type of the log-sum-exp: float64 for float64, else float32."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def codes_of(error: ak.UnsupportedError) -> set[str]:
+    """Give the codes of all reasons."""
+    return {reason.code for reasons in error.reasons.values() for reason in reasons}
+
+
+def _first_reason(error: ak.UnsupportedError) -> str:
+    return str(next(reason for reasons in error.reasons.values() for reason in reasons))

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnkit.models import load_model, score
+
+TEXT = "hello world, 12 naïve cafés\r\n"
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_bytes(TEXT.encode())
+    return path
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 4])
+def test_the_score_is_that_of_the_library(attnkit, tiny_model, text, chunk):
+    llama, tokenizer = load_model(tiny_model, backend="numpy")
+    expected = score(llama, tokenizer.encode(TEXT))
+    options = [] if chunk is None else ["--chunk", str(chunk)]
+    result = attnkit("score", str(text), "--model", str(tiny_model), "--backend", "numpy", "--json", *options)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["nll"] == pytest.approx(expected.nll, abs=1e-4)
+    assert found["perplexity"] == pytest.approx(expected.perplexity, rel=1e-3)
+    assert (found["tokens"], found["chunk"]) == (expected.tokens, chunk)
+    assert all(path.startswith("numpy:") for path in found["paths"])
+
+
+def test_people_get_one_line_and_the_speed_apart(attnkit, tiny_model, text):
+    result = attnkit("score", str(text), "--model", str(tiny_model), "--backend", "numpy")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("nll ")
+    assert result.stdout.count("\n") == 1
+    assert result.stderr.startswith("numpy:")
+    assert result.stderr.endswith("tokens/s\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "words"),
+    [
+        (b"", [], ["FILE", "empty"]),
+        (b"a", [], ["FILE", "1 tokens"]),
+        (b"a" * 500, [], ["FILE", "500 tokens", "128"]),
+        (b"\xff\xfe", [], ["FILE", "not UTF-8", "byte 0"]),
+        (b"hello", ["--chunk", "0"], ["--chunk must be >= 1, got 0"]),
+        (b"hello", ["--model", "absent"], ["--model", "absent"]),
+        (None, [], ["FILE", "text.txt: No such file"]),
+    ],
+)
+def test_wrong_use_is_one_message_and_exit_code_2(attnkit, tiny_model, tmp_path, content, arguments, words):
+    path = tmp_path / "text.txt"
+    if content is not None:
+        path.write_bytes(content)
+    options = arguments if "--model" in arguments else [*arguments, "--model", str(tiny_model)]
+    result = attnkit("score", str(path), *options)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.stderr
+    assert all(word in result.stderr for word in words)

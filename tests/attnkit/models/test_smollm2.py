@@ -1,0 +1,61 @@
+"""The real model; its text is from The Devil's Dictionary by Ambrose Bierce (public domain)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attnkit.models import fetch_default_model, generate, load_model, score
+
+pytestmark = pytest.mark.model
+TEXT = Path(__file__).parents[2] / "data" / "devils_dictionary.txt"
+NLL = 3.7221  # of the same weights and text in Hugging Face transformers and in CTranslate2, float32
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return load_model(backend="numpy")
+
+
+def test_the_capital_of_france_is_paris(loaded):
+    model, tokenizer = loaded
+    generation = generate(model, tokenizer, tokenizer.encode("The capital of France is"), max_tokens=4)
+    assert "".join(tokenizer.stream(generation)).startswith(" Paris.")
+
+
+def test_chat_answers_and_ends_its_turn(loaded):
+    model, tokenizer = loaded
+    ids = tokenizer.chat("What is gravity?")
+    written = (
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        "<|im_start|>user\nWhat is gravity?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert ids == tokenizer.encode(written)
+    answer = "".join(tokenizer.stream(generate(model, tokenizer, ids, max_tokens=8)))
+    assert answer.startswith("Gravity is a fundamental")
+
+
+@pytest.fixture(scope="module")
+def ids(loaded):
+    return loaded[1].encode(TEXT.read_bytes().decode())
+
+
+@pytest.fixture(scope="module")
+def whole(loaded, ids):
+    return score(loaded[0], ids)
+
+
+def test_the_score_of_a_text_is_known(ids, whole):
+    assert len(ids) == 492
+    assert whole.tokens == 491
+    assert whole.nll == pytest.approx(NLL, abs=1e-3)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_chunks_through_the_cache_do_not_change_the_score(loaded, ids, whole, chunk):
+    assert score(loaded[0], ids, chunk=chunk).nll == pytest.approx(whole.nll, abs=1e-4)
+
+
+def test_the_file_is_found_again(loaded):
+    assert fetch_default_model().stat().st_size == 98_362_432

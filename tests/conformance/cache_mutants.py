@@ -1,0 +1,354 @@
+"""Caches that are wrong on purpose, one fault each, over the correct small backend.
+
+The suite makes caches with ``attnkit.make_cache``; here the subject makes a faulty one in its place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mutants import Mutant
+from plain_backend import Array, Plain, Unregistered
+
+import attnkit as ak
+from attnkit.cache import ContiguousCache
+from attnkit.pages import PageTable
+
+
+class FaultyCaches(Unregistered):
+    """The correct backend under a faulty cache, or a faulty backend under the correct one."""
+
+    def __init__(self, name: str, backend: type[Plain], cache: type[ContiguousCache]) -> None:
+        super().__init__(type(name, (backend,), {"name": name})())
+        self._cache = cache
+
+    def make_cache(self, config: ak.KVCacheConfig) -> ak.KVCache:
+        correct = super().make_cache(config)  # so that what must be refused is refused
+        return correct if self._cache is ContiguousCache else self._cache(config, self.backend)
+
+
+def fault(name: str, killer: str, cache: type[ContiguousCache] = ContiguousCache, backend: type[Plain] = Plain,
+          layer: type[ak.CacheLayer] | None = None) -> Mutant:  # fmt: skip
+    kind = cache if layer is None else _with_layer(layer)
+    return Mutant(name, killer, lambda: FaultyCaches(name.replace("_", "-"), backend, kind))
+
+
+def _with_layer(layer: type[ak.CacheLayer]) -> type[ContiguousCache]:
+    class Cache(ContiguousCache):
+        def __init__(self, config: ak.KVCacheConfig, choice: Any) -> None:
+            super().__init__(config, choice)
+            self._layers = [layer(self, number, self._counts[number]) for number in range(config.num_layers)]
+
+    return Cache
+
+
+class OverwritesLast(Plain):
+    """Writes new tokens one slot too early."""
+
+    def write(self, pages: ak.Pages, slots: Array, key: Array, value: Array) -> None:
+        super().write(pages, np.where(slots % max(pages.page_size, 1) > 0, slots - 1, slots), key, value)
+
+
+class ThroughHalf(Plain):
+    """Stores everything by way of float16."""
+
+    def write(self, pages: ak.Pages, slots: Array, key: Array, value: Array) -> None:
+        super().write(pages, slots, key.astype(np.float16), value.astype(np.float16))
+
+
+class PaddingWritten(Plain):
+    """Writes padding too, over the tokens of others."""
+
+    def write(self, pages: ak.Pages, slots: Array, key: Array, value: Array) -> None:
+        super().write(pages, np.where(slots < 0, 0, slots), key, value)
+
+
+class CacheType(Plain):
+    """Gives the element type of the cache."""
+
+    def attend_pages(self, query: Array, pages: ak.Pages, table: PageTable, operands: ak.Operands, plan: ak.Plan) -> ak.AttentionOutput:
+        output, lse = super().attend_pages(query, pages, table, operands, plan)
+        return ak.AttentionOutput(output.astype(pages.key.dtype), lse)
+
+
+class KeysForValues(Plain):
+    """Reads back keys in the place of values where they fit."""
+
+    def gather(self, pages: ak.Pages, slots: Array) -> tuple[Array, Array]:
+        key, value = super().gather(pages, slots)
+        return key, key if key.shape == value.shape else value
+
+
+class Stale(ak.CacheLayer):
+    """Attends to what was there before the last append."""
+
+    def append(self, key: Array, value: Array, *, lengths: Any = None) -> None:
+        super().append(key, value, lengths=lengths)
+        self._last = int(key.shape[2])
+
+    def _stored_arrays(self, length: int) -> Any:
+        return super()._stored_arrays(max(length - getattr(self, "_last", 0), 0))
+
+
+class Uncut(ak.CacheLayer):
+    """Goes on attending to what was truncated."""
+
+    _most = 0
+
+    def append(self, key: Array, value: Array, *, lengths: Any = None) -> None:
+        super().append(key, value, lengths=lengths)
+        self._most = max(self._most, int(self._counts.max()))
+
+    def _stored_arrays(self, length: int) -> Any:
+        return super()._stored_arrays(min(max(length, self._most), int(self.capacity.max())))
+
+
+class Referring(ak.CacheLayer):
+    """Keeps references to the caller's arrays, and reads them when it attends."""
+
+    def append(self, key: Array, value: Array, *, lengths: Any = None) -> None:
+        start = self._counts.copy()
+        super().append(key, value, lengths=lengths)
+        self._late = (start, key, value, lengths)
+
+    def attend_with_lse(self, query: Array, **options: Any) -> ak.AttentionOutput:
+        if hasattr(self, "_late"):
+            start, key, value, lengths = self._late
+            pages = self._cache.pages[self._number]
+            slots = self._cache.slots(pages, start, key.shape[2])
+            if lengths is None and (start + key.shape[2] <= self._counts).all():
+                self._cache.backend.write(pages, slots, key, value)
+        return super().attend_with_lse(query, **options)
+
+
+class FromZero(ak.CacheLayer):
+    """Lets the queries stand at 0, 1, ... and not after what is stored."""
+
+    def _attend(self, query: Array, options: Any, *, lse: bool) -> ak.AttentionOutput:
+        return super()._attend(query, options._replace(query_offset=0), lse=lse)
+
+
+class Writing(ak.CacheLayer):
+    """Scales the keys where they lie, each time it attends."""
+
+    def _attend(self, query: Array, options: Any, *, lse: bool) -> ak.AttentionOutput:
+        result = super()._attend(query, options, lse=lse)
+        self._cache.pages[self._number].key[...] *= 2
+        return result
+
+
+class Counting(ak.CacheLayer):
+    """Counts the queries as tokens."""
+
+    def _attend(self, query: Array, options: Any, *, lse: bool) -> ak.AttentionOutput:
+        result = super()._attend(query, options, lse=lse)
+        self._counts += 1 if (self._counts + 1 <= self.capacity).all() else 0
+        return result
+
+
+class CountsFirst(ak.CacheLayer):
+    """Counts new tokens before it knows that they fit."""
+
+    def append(self, key: Array, value: Array, *, lengths: Any = None) -> None:
+        self._counts += key.shape[2]
+        self._cache.reserve(self._counts)
+        self._counts -= key.shape[2]
+        super().append(key, value, lengths=lengths)
+
+
+class LengthsIgnored(ak.CacheLayer):
+    """Takes every token of every sequence."""
+
+    def append(self, key: Array, value: Array, *, lengths: Any = None) -> None:
+        super().append(key, value, lengths=None if lengths is None else key.shape[2])
+
+
+class RaggedForgotten(ak.CacheLayer):
+    """Attends after a ragged append as after any other."""
+
+    def append(self, key: Array, value: Array, *, lengths: Any = None) -> None:
+        super().append(key, value, lengths=lengths)
+        self.forget_ragged()
+
+
+class LongestForAll(ak.CacheLayer):
+    """Takes the longest sequence's length for that of every one."""
+
+    def _implied(self, query: Array, options: Any) -> dict[str, Array]:
+        return {name: value for name, value in super()._implied(query, options).items() if name != "kv_lengths"}
+
+
+class LiveCounters(ak.CacheLayer):
+    """Hands out its own counters."""
+
+    @property
+    def stored(self) -> Array:
+        return self._counts
+
+
+class LiveViews(ak.CacheLayer):
+    """Hands out views of its storage."""
+
+    def read(self) -> tuple[Array, Array]:
+        pages, most = self._cache.pages[self._number], int(self._counts.max())
+        if (self._counts != most).any():
+            return super().read()
+        return pages.key[:, :, :most], pages.value[:, :, :most]
+
+
+class TruncateOneMore(ContiguousCache):
+    """Keeps one token too many."""
+
+    def truncate(self, length: Any) -> None:
+        kept = np.minimum(np.asarray(length) + 1, self.stored) if np.min(length) >= 0 else length
+        super().truncate(kept if np.max(length) <= self.stored.min() else length)
+
+
+class TruncateOneLess(ContiguousCache):
+    """Keeps one token too few."""
+
+    def truncate(self, length: Any) -> None:
+        super().truncate(np.broadcast_to(np.maximum(np.asarray(length) - 1, 0), (self.config.batch_size,)).copy())
+
+
+class TruncateUnchecked(ContiguousCache):
+    """Counts tokens that were never there."""
+
+    def truncate(self, length: Any) -> None:
+        self._set_counts(length)
+
+
+class FirstLayerOnly(ContiguousCache):
+    """Truncates the first layer and forgets the others."""
+
+    def truncate(self, length: Any) -> None:
+        others = self._counts[1:].copy()
+        super().truncate(length)
+        self._counts[1:] = others
+
+
+class KeysOnly(ContiguousCache):
+    """Reorders keys and leaves values where they are."""
+
+    def _copy(self, layer: int, source: Array, counts: Array) -> ak.Pages:
+        fresh = super()._copy(layer, source, counts)
+        fresh.value[...] = self.pages[layer].value
+        return fresh
+
+
+class InPlaceReorder(ContiguousCache):
+    """Reorders in place, reading what it has overwritten."""
+
+    def reorder(self, indices: Array) -> None:
+        super().reorder(np.arange(self.config.batch_size))
+        source = np.asarray(indices)
+        for pages in self.pages:
+            for b, index in enumerate(source):
+                pages.key[b], pages.value[b] = pages.key[index], pages.value[index]
+        self._set_counts(self._counts[:, source])
+
+
+class SharedBeams(ContiguousCache):
+    """Lets duplicated sequences share their page."""
+
+    index: Array | None = None
+
+    def reorder(self, indices: Array) -> None:
+        self.index = self.table().index[np.asarray(indices), 0]
+        self._set_counts(self._counts[:, np.asarray(indices)])
+
+    def slots(self, pages: ak.Pages, start: Array, count: int) -> Array:
+        first = self.table().index[:, 0] * pages.page_size + start
+        return first[:, None] + np.arange(count)[None, :]
+
+    def table(self) -> PageTable:
+        batch = self.config.batch_size
+        index = np.arange(batch) if self.index is None else self.index
+        return PageTable(index[:, None], np.zeros(batch, np.int64))
+
+
+class CountsStay(ContiguousCache):
+    """Reorders tokens and leaves the lengths where they are."""
+
+    def reorder(self, indices: Array) -> None:
+        counts = self._counts.copy()
+        super().reorder(indices)
+        self._set_counts(counts)
+
+
+class OneStorage(ContiguousCache):
+    """Ignores the number of a layer."""
+
+    def initial_pages(self) -> list[ak.Pages]:
+        return [super(OneStorage, self).initial_pages()[0]] * self.config.num_layers
+
+    def reserve(self, needed: Array) -> list[ak.Pages]:
+        return [super(OneStorage, self).reserve(needed)[0]] * self.config.num_layers
+
+
+class Wrapping(ContiguousCache):
+    """Starts again from the front when it is full."""
+
+    def reserve(self, needed: Array) -> list[ak.Pages]:
+        return self.pages if self.config.max_length else super().reserve(needed)
+
+    def slots(self, pages: ak.Pages, start: Array, count: int) -> Array:
+        first = np.arange(self.config.batch_size)[:, None] * pages.page_size
+        return first + (start[:, None] + np.arange(count)[None, :]) % max(pages.page_size, 1)
+
+
+class GrowsEmpty(ContiguousCache):
+    """Grows without taking the old tokens along."""
+
+    def _grown(self, capacity: int) -> list[ak.Pages]:
+        return self._allocate(capacity)
+
+
+class LongestLayer(ContiguousCache):
+    """Reports the longest layer."""
+
+    @property
+    def stored(self) -> Array:
+        return self._counts.max(axis=0)
+
+
+class ResetKeepsCounters(ContiguousCache):
+    """Throws the tokens away and goes on counting them."""
+
+    def reset(self) -> None:
+        self.pages = [type(pages)(pages.key * 0, pages.value * 0) for pages in self.pages]
+
+
+CACHE_MUTANTS = [
+    fault("append_overwrites_last", "TestCacheEquivalence", backend=OverwritesLast),
+    fault("stored_through_half", "TestCacheEquivalence", backend=ThroughHalf),
+    fault("padding_written", "TestCacheEquivalence", backend=PaddingWritten),
+    fault("output_of_cache_type", "TestOwnership", backend=CacheType),
+    fault("keys_read_for_values", "TestReorder", backend=KeysForValues),
+    fault("stale_cache", "TestCacheEquivalence", layer=Stale),
+    fault("truncated_still_seen", "TestForgetting", layer=Uncut),
+    fault("caller_buffer_kept", "TestOwnership", layer=Referring),
+    fault("queries_from_zero", "TestCacheEquivalence", layer=FromZero),
+    fault("attend_writes", "TestFailedCalls", layer=Writing),
+    fault("attend_counts", "TestFailedCalls", layer=Counting),
+    fault("counted_before_it_fails", "TestFailedCalls", layer=CountsFirst),
+    fault("append_lengths_ignored", "TestCacheEquivalence", layer=LengthsIgnored),
+    fault("ragged_queries_forgotten", "TestCacheEquivalence", layer=RaggedForgotten),
+    fault("longest_for_all", "TestCacheEquivalence", layer=LongestForAll),
+    fault("counters_handed_out", "TestOwnership", layer=LiveCounters),
+    fault("views_handed_out", "TestOwnership", layer=LiveViews),
+    fault("truncate_one_more", "TestForgetting", TruncateOneMore),
+    fault("truncate_one_less", "TestForgetting", TruncateOneLess),
+    fault("truncate_unchecked", "TestForgetting", TruncateUnchecked),
+    fault("truncate_first_layer_only", "TestCacheEquivalence", FirstLayerOnly),
+    fault("reorder_keys_only", "TestReorder", KeysOnly),
+    fault("reorder_in_place", "TestReorder", InPlaceReorder),
+    fault("beams_shared", "TestReorder", SharedBeams),
+    fault("reorder_without_lengths", "TestReorder", CountsStay),
+    fault("layer_ignored", "TestCacheEquivalence", OneStorage),
+    fault("capacity_wraps", "TestFailedCalls", Wrapping),
+    fault("growth_forgets", "TestCacheEquivalence", GrowsEmpty),
+    fault("stack_reports_longest", "TestCacheEquivalence", LongestLayer),
+    fault("reset_keeps_counters", "TestForgetting", ResetKeepsCounters),
+]

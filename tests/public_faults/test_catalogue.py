@@ -1,0 +1,47 @@
+"""Every fault of the catalogue's core that is about attention, a contiguous cache or an error has its test here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+CORE = {
+    "Dao-AILab/flash-attention#282": "causal-alignment",
+    "pytorch/pytorch#103749": "fully-masked-row",
+    "pytorch/pytorch#101967": "poison-in-dead-slots",
+    "ggml-org/llama.cpp#6438": "neg-inf-arithmetic",
+    "keras-team/keras#23038": "mask-dropped",
+    "pytorch/pytorch#170400": "mask-polarity-dtype",
+    "pytorch/pytorch#184180": "mask-broadcast",
+    "pytorch/pytorch#187801": "mask-combination",
+    "onnx/onnx#7274": "gqa-mapping",
+    "pytorch/pytorch#112577": "strides",
+    "pytorch/pytorch#169222": "tile-tail",
+    "flashinfer-ai/flashinfer#4299": "head-dim",
+    "pytorch/pytorch#141218": "empty",
+    "huggingface/transformers#39408": "window",
+    "onnx/onnx#7865": "softcap",
+    "pytorch/pytorch#105202": "scale",
+    "pytorch/pytorch#60939": "low-precision-overflow",
+    "pytorch/pytorch#181645": "lse",
+    "Dao-AILab/flash-attention#2752": "sinks",
+    "ml-explore/mlx#343": "alibi",
+    "rajveer43/VeloxQuant-MLX#389": "positions",
+    "ml-explore/mlx-lm#1100": "aliasing",
+    "google-deepmind/gemma#765": "cache-lengths",
+    "Dao-AILab/flash-attention#638": "cache-capacity",
+    "numpy/numpy#10899": "dtype",
+    "pytorch/pytorch#117354": "errors",
+}
+
+
+def test_every_core_case_is_here() -> None:
+    texts = [file.read_text("utf-8") for file in sorted(Path(__file__).parent.glob("test_*.py"))]
+    marked = {found for text in texts for found in re.findall(r'@pytest\.mark\.fault\("([^"]+)"\)', text)}
+    assert sorted(set(CORE) - marked) == []
+    assert len(CORE) == 26
+
+
+def test_every_path_takes_the_smallest_calls(attend, lab) -> None:
+    """Tests pass over a path that is made for other shapes; this one says that none is passed over by them all."""
+    lab.close(attend.weights(1, 2), [[1 / 2, 1 / 2]])
