@@ -57,5 +57,5 @@ def needs_grad(*arrays: Array) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Tell whether ``value`` looks like an array: it has a shape and an element type."""
-    return hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "__getitem__")
+    """Tell whether ``value`` looks like an array: it has a shape, an element type and a device."""
+    return hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "__dlpack_device__")

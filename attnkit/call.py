@@ -17,8 +17,10 @@ from attnkit.arrays import DTYPES, device_of, dtype_name, is_array, needs_grad, 
 from attnkit.errors import DeviceError, DTypeError, ShapeError
 from attnkit.masks import Mask
 from attnkit.request import AttentionRequest, Operands, round_length
+from attnkit.structure import FARTHEST
 
 Array = Any
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Options(NamedTuple):
@@ -145,8 +147,8 @@ def plain_request(
 
 def bind(options: Options, batch: int, heads: int, queries: int, keys: int, *, like: Array) -> Operands:
     """Check the arrays among the options against the sizes of the call and give them their canonical form."""
-    documents, dense = _mask_arrays(options.mask, batch, heads, queries, keys)
-    return Operands(
+    documents, dense = _mask_arrays(options.mask, batch, heads, queries, keys, like)
+    operands = Operands(
         queries,
         keys,
         None if options.bias is None else _score_array("bias", options.bias, batch, heads, queries, keys, like),
@@ -159,6 +161,11 @@ def bind(options: Options, batch: int, heads: int, queries: int, keys: int, *, l
         documents,
         dense,
     )
+    for name in ("query_lengths", "kv_lengths", "query_offset", "key_offset"):
+        numbers = getattr(operands, name)
+        if numbers is not None:
+            _check_foreign(name, numbers, like)
+    return operands
 
 
 def check_array(name: str, array: Any) -> None:
@@ -193,41 +200,86 @@ def common_device(*arrays: Array) -> str:
 
 
 def integers(name: str, numbers: Any, batch: int) -> Array:
-    """Give ``[B]`` integers from one integer or ``[B]`` integers."""
+    """Give ``[B]`` integers from one integer or ``[B]`` integers; those on a device stay there."""
     if isinstance(numbers, int | np.integer) and not isinstance(numbers, bool | np.bool_):
+        _check_range(name, [int(numbers)])
         return np.full(batch, numbers, np.int64)
-    array = np.asarray(numbers) if isinstance(numbers, list | tuple | np.ndarray) else numbers
+    array = host_array(name, numbers) if isinstance(numbers, list | tuple | np.ndarray) else numbers
     if not is_array(array) or not dtype_name(array.dtype).startswith(("int", "uint")):
         got = getattr(array, "dtype", type(array).__name__)
         raise DTypeError(f"{name} must be an integer or integers [B], got {got}")
     if tuple(array.shape) != (batch,):
         raise ShapeError(f"{name} must be an integer or [B] = [{batch}], got shape {list(array.shape)}")
-    return array.astype(np.int64) if isinstance(array, np.ndarray) else array
+    if not isinstance(array, np.ndarray):
+        return array
+    _check_range(name, array.tolist())
+    return array.astype(np.int64)
+
+
+def host_integers(name: str, numbers: Any, batch: int) -> IntArray:
+    """Give ``[B]`` integers on the host, copied there where a library allows it."""
+    array = integers(name, numbers, batch)
+    return array if isinstance(array, np.ndarray) else integers(name, host_array(name, array), batch)
+
+
+def host_array(name: str, numbers: Any) -> np.ndarray[Any, Any]:
+    """Give a NumPy array of what is meant to hold integers; whether it does is for the caller to check."""
+    if isinstance(numbers, np.ma.MaskedArray):
+        raise DTypeError(f"{name} must be integers, got a masked array")
+    try:
+        array = np.asarray(numbers)
+    except (TypeError, ValueError) as error:
+        raise DTypeError(f"{name} must be integers on the host, got {type(numbers).__name__}: {error}") from error
+    return array.astype(np.int64) if isinstance(numbers, list | tuple) and not array.size else array
+
+
+def _check_range(name: str, numbers: list[int]) -> None:
+    beyond = [number for number in numbers if not -FARTHEST <= number <= FARTHEST]
+    if beyond:
+        raise ShapeError(f"{name} must lie in -2**53..2**53, got {beyond[0]}")
 
 
 def lengths(name: str, numbers: Any, batch: int, most: int, axis: str) -> Array:
     """Give ``[B]`` lengths from 0 to ``most``; those that lie on a device are not read back, kernels clamp them."""
     array = integers(name, numbers, batch)
-    if isinstance(array, np.ndarray) and array.size and (array.min() < 0 or array.max() > most):
+    return array if not isinstance(array, np.ndarray) else _bounded(name, array, most, axis)
+
+
+def host_lengths(name: str, numbers: Any, batch: int, most: int, axis: str) -> IntArray:
+    """Give ``[B]`` lengths from 0 to ``most`` on the host."""
+    return _bounded(name, host_integers(name, numbers, batch), most, axis)
+
+
+def _bounded(name: str, array: IntArray, most: int, axis: str) -> IntArray:
+    if array.size and (array.min() < 0 or array.max() > most):
         raise ShapeError(f"{name} must lie in 0..{axis} = 0..{most}, got {array.tolist()}")
     return array
 
 
 def _mask_arrays(
-    mask: Mask | None, batch: int, heads: int, queries: int, keys: int
+    mask: Mask | None, batch: int, heads: int, queries: int, keys: int, like: Array
 ) -> tuple[tuple[tuple[Array, Array], ...], tuple[Array, ...]]:
     if mask is None:
         return (), ()
     if not isinstance(mask, Mask):
         raise DTypeError(f"mask must be a Mask or None, got {type(mask).__name__}; wrap booleans in Mask.dense(...)")
     for ids_q, ids_k in mask.document_ids:
-        _check_ids("ids_q", ids_q, batch, queries, "T")
-        _check_ids("ids_k", ids_k, batch, keys, "S")
+        _check_ids("ids_q", ids_q, batch, queries, "T", like)
+        _check_ids("ids_k", ids_k, batch, keys, "S", like)
+    for array in mask.dense_arrays:
+        _check_foreign("mask.dense", array, like)
     dense = tuple(_broadcastable("mask.dense", array, batch, heads, queries, keys) for array in mask.dense_arrays)
     return mask.document_ids, dense
 
 
-def _check_ids(name: str, ids: Array, batch: int, length: int, axis: str) -> None:
+def _check_foreign(name: str, array: Array, like: Array) -> None:
+    """Let NumPy arrays go with any query; those of other libraries must be where it is."""
+    if not isinstance(array, np.ndarray):
+        check_home(name, array, like)
+
+
+def _check_ids(name: str, ids: Array, batch: int, length: int, axis: str, like: Array) -> None:
+    _check_foreign(f"mask.documents: {name}", ids, like)
     if tuple(ids.shape) not in ((length,), (batch, length)):
         raise ShapeError(
             f"mask.documents: {name} must be [{axis}] = [{length}] or [B, {axis}] = [{batch}, {length}], "
@@ -264,21 +316,31 @@ def _head_array(
 
 def _check_float(name: str, array: Any, like: Array) -> None:
     check_array(name, array)
-    if "float" not in dtype_name(array.dtype):
+    if dtype_name(array.dtype) not in DTYPES:
         hint = "; a boolean mask goes into Mask.dense(...)" if name == "bias" else ""
-        raise DTypeError(f"{name} must hold floats, got {array.dtype}{hint}")
-    if type_names(array)[-1].partition(".")[0] != type_names(like)[-1].partition(".")[0]:
-        raise DTypeError(f"{name} must come from the query's array library, got {type_names(array)[0]}")
+        raise DTypeError(f"{name} must hold floats ({', '.join(DTYPES)}), got {array.dtype}{hint}")
+    check_home(name, array, like)
+
+
+def check_home(name: str, array: Array, like: Array, owner: str = "the query") -> None:
+    """Make sure that an array comes from the library of another one and lies on its device."""
+    library = type_names(like)[-1].partition(".")[0]
+    if type_names(array)[-1].partition(".")[0] != library:
+        raise DTypeError(f"{name} must come from {owner}'s array library, {library}, got {type_names(array)[0]}")
     if device_of(array) != device_of(like):
-        raise DeviceError(f"{name} must lie on the query's device {device_of(like)}, got {device_of(array)}")
+        raise DeviceError(f"{name} must lie on {owner}'s device, {device_of(like)}, got {device_of(array)}")
 
 
 def _finite(name: str, number: Any) -> float:
     if isinstance(number, bool) or not isinstance(number, Real | np.floating | np.integer):
         raise DTypeError(f"{name} must be a real number or None, got {type(number).__name__}")
-    if not math.isfinite(number):
-        raise ShapeError(f"{name} must be finite, got {number}")
-    return float(number)
+    try:
+        value = float(number)
+    except OverflowError:
+        value = math.inf
+    if not math.isfinite(value):
+        raise ShapeError(f"{name} must be finite, got {value}")
+    return value
 
 
 def _softcap(number: Any) -> float:

@@ -17,14 +17,22 @@ from pydantic import (
     model_validator,
 )
 
+from attnkit.errors import DTypeError
 from attnkit.masks import Mask
 
 DType = Literal["float16", "bfloat16", "float32", "float64"]
 MaskField = Annotated[
     Mask,
-    BeforeValidator(lambda data: Mask.from_dict(data) if isinstance(data, Mapping) else data),
+    BeforeValidator(lambda data: _read_mask(data) if isinstance(data, Mapping) else data),
     PlainSerializer(lambda mask: mask.to_dict(), return_type=dict),
 ]
+
+
+def _read_mask(data: Mapping[str, Any]) -> Mask:
+    try:
+        return Mask.from_dict(data)
+    except DTypeError as error:  # pydantic reports a ValueError together with the other faults, a TypeError not
+        raise ValueError(str(error)) from error
 
 
 class _Config(BaseModel):

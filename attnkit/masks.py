@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.errors import DTypeError, ShapeError
-from attnkit.structure import MaskStructure, same_document, visible
+from attnkit.structure import FARTHEST, MaskStructure, same_document, visible
 
 Array = Any
 Term = tuple[Any, ...]
@@ -103,8 +103,11 @@ class Mask:
     def __and__(self, other: Mask) -> Mask:
         """Join two masks: a key stays visible where both show it."""
         if not isinstance(other, Mask):
-            return NotImplemented
+            raise DTypeError(f"mask: & joins Masks, got {type(other).__name__}; wrap booleans in Mask.dense(...)")
         return Mask(_canonical(self.terms + other.terms))
+
+    __rand__ = __and__
+    __array_ufunc__ = None  # otherwise NumPy would join each element of an array with the mask
 
     @cached_property
     def structure(self) -> MaskStructure:
@@ -136,9 +139,17 @@ class Mask:
         Returns
         -------
         ``[T, S]``, or ``[B, 1, T, S]`` where an offset or ids differ by sequence; a dense array may add ``[B, H]``.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If a length or offset is no integer, or an array of the mask does not fit the lengths.
         """
-        key_offset = np.asarray(key_offset)
-        query_offset = key_offset + (key_length - query_length) if query_offset is None else np.asarray(query_offset)
+        query_length, key_length = _length("query_length", query_length), _length("key_length", key_length)
+        self._check_fit(query_length, key_length)
+        key_offset = _offset("key_offset", key_offset)
+        aligned = key_offset + (key_length - query_length)
+        query_offset = aligned if query_offset is None else _offset("query_offset", query_offset)
         rows = _per_sequence(query_offset) + np.arange(query_length)[:, None]
         keys = _per_sequence(key_offset) + np.arange(key_length)[None, :]
         shown = visible(self.structure, rows, keys)
@@ -149,6 +160,12 @@ class Mask:
         return np.ascontiguousarray(
             np.broadcast_to(shown, np.broadcast_shapes(shown.shape, (query_length, key_length)))
         )
+
+    def _check_fit(self, queries: int, keys: int) -> None:
+        shapes = [array.shape for array in self.dense_arrays]
+        fits = all(shape[-2] in (1, queries) and shape[-1] in (1, keys) for shape in shapes)
+        if not fits or any((q.shape[-1], k.shape[-1]) != (queries, keys) for q, k in self.document_ids):
+            raise ShapeError(f"mask: arrays must fit [T, S] = [{queries}, {keys}], got {self!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """Give the mask as JSON-ready data; ``from_dict`` reads it back."""
@@ -163,10 +180,13 @@ class Mask:
         ShapeError
             If the data is not of that form.
         """
-        if set(data) != {"terms"} or not data["terms"]:
-            raise ShapeError(f"mask data must be {{'terms': [...]}} with at least one term, got {dict(data)!r}")
-        mask = _load(data["terms"][0])
-        for term in data["terms"][1:]:
+        terms = data.get("terms") if isinstance(data, Mapping) and set(data) == {"terms"} else None
+        if not isinstance(terms, list | tuple) or not terms or not all(isinstance(term, Mapping) for term in terms):
+            raise ShapeError(
+                f"mask data must be {{'terms': [{{'kind': ...}}, ...]}} with at least one term, got {data!r}"
+            )
+        mask = _load(terms[0])
+        for term in terms[1:]:
             mask = mask & _load(term)
         return mask
 
@@ -236,22 +256,41 @@ def _size(name: str, value: Any, least: int, optional: bool = False) -> int | No
     if value < least:
         alternative = " or None for unlimited" if optional else ""
         raise ShapeError(f"mask: {name} must be >= {least}{alternative}, got {int(value)}")
+    if value > FARTHEST:
+        raise ShapeError(f"mask: {name} must be <= 2**53, got {int(value)}")
     return int(value)
 
 
-def _frozen(array: Any) -> Array:
+def _length(name: str, value: Any) -> int:
+    length = _size(name, value, 0)
+    return 0 if length is None else length
+
+
+def _offset(name: str, value: Any) -> np.ndarray[Any, Any]:
+    offset = np.asarray(value)
+    if offset.dtype.kind not in "iu" or offset.ndim > 1:
+        raise DTypeError(f"mask: {name} must be an integer or integers [B], got {value!r}")
+    return offset
+
+
+def _frozen(name: str, array: Any) -> Array:
     """Copy a NumPy array into a read-only one; arrays of other libraries stay where they are."""
     if type(array).__module__.partition(".")[0] not in ("numpy", "builtins"):
         return array
-    array = np.array(array)
+    if isinstance(array, np.ma.MaskedArray):
+        raise DTypeError(f"mask: {name} must be a plain array, got a masked array; join a Mask.dense(...) of its mask")
+    try:
+        array = np.array(array)
+    except ValueError as error:
+        raise ShapeError(f"mask: {name} must be an array or nested lists of equal lengths: {error}") from error
     array.flags.writeable = False
     return array
 
 
 def _ids(name: str, ids: Any) -> Array:
-    array = _frozen(ids)
+    array = _frozen(name, ids)
     if isinstance(array, np.ndarray) and array.size == 0:
-        array = _frozen(array.astype(np.int64))
+        array = _frozen(name, array.astype(np.int64))
     if array.ndim not in (1, 2):
         raise ShapeError(f"mask: {name} must be [length] or [B, length], got shape {tuple(array.shape)}")
     if "int" not in str(array.dtype):
@@ -260,7 +299,7 @@ def _ids(name: str, ids: Any) -> Array:
 
 
 def _boolean(array: Any) -> Array:
-    array = _frozen(array)
+    array = _frozen("dense", array)
     if str(array.dtype).rpartition(".")[2] != "bool":
         raise DTypeError(
             f"mask: dense needs booleans with True = keep, got {array.dtype}; "
@@ -312,6 +351,8 @@ def _load(term: Mapping[str, Any]) -> Mask:
 def _unpack(fields: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
     try:
         shape = tuple(fields["shape"])
+        if set(fields) != {"shape", "bits"} or any(not isinstance(size, int) or size < 0 for size in shape):
+            raise ValueError(f"got {dict(fields)!r}")
         bits = np.frombuffer(base64.b64decode(fields["bits"], validate=True), np.uint8)
         if len(bits) != -(-math.prod(shape) // 8):
             raise ValueError(f"shape {shape} needs {math.prod(shape)} bits, got {len(bits)} bytes")

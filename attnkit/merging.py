@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnkit.arrays import dtype_name, is_array, namespace
+from attnkit.arrays import DTYPES, dtype_name, namespace
+from attnkit.call import check_array, check_home
 from attnkit.errors import DTypeError, ShapeError
 
 Array = Any
@@ -65,11 +66,15 @@ def _check(parts: tuple[tuple[Array, Array], ...]) -> None:
     if not parts:
         raise ShapeError("merge needs at least one (output, lse) part, got none")
     for number, part in enumerate(parts):
-        if not isinstance(part, tuple | list) or len(part) != 2 or not all(map(is_array, part)):
+        if not isinstance(part, tuple | list) or len(part) != 2:
             raise DTypeError(f"merge: part {number} must be a pair (output, lse) of arrays, got {type(part).__name__}")
         output, lse = part
         first, first_lse = parts[0]
-        if tuple(output.shape) != tuple(first.shape) or tuple(lse.shape) != tuple(output.shape[:-1]):
+        for name, array in (("output", output), ("lse", lse)):
+            check_array(f"merge: {name} of part {number}", array)
+            check_home(f"merge: {name} of part {number}", array, first, "the first output")
+        rank = len(first.shape)
+        if rank < 2 or tuple(output.shape) != tuple(first.shape) or tuple(lse.shape) != tuple(output.shape[:-1]):
             raise ShapeError(
                 f"merge: part {number} must be output [..., T, E] = {list(first.shape)} with lse [..., T] = "
                 f"{list(first.shape[:-1])}, got {list(output.shape)} with {list(lse.shape)}"
@@ -79,5 +84,7 @@ def _check(parts: tuple[tuple[Array, Array], ...]) -> None:
                 f"merge: part {number} must be {first.dtype} with lse {first_lse.dtype}, "
                 f"got {output.dtype} with {lse.dtype}"
             )
+        if dtype_name(output.dtype) not in DTYPES:
+            raise DTypeError(f"merge: output must be one of {', '.join(DTYPES)}, got {output.dtype}")
         if dtype_name(lse.dtype) not in ("float32", "float64"):
             raise DTypeError(f"merge: lse must be float32 or float64, got {lse.dtype}")

@@ -13,8 +13,9 @@ import numpy as np
 from attnkit.api import BackendChoice, attention
 from attnkit.arrays import namespace
 from attnkit.cache.layer import CacheLayer
+from attnkit.call import check_array
 from attnkit.config import AttentionConfig
-from attnkit.errors import ShapeError
+from attnkit.errors import DTypeError, ShapeError
 from attnkit.positional import apply_rope, rope_tables
 
 Array = Any
@@ -37,8 +38,8 @@ class MultiHeadAttention:
 
     Raises
     ------
-    ShapeError
-        If a weight or bias does not fit the configuration.
+    ShapeError, DTypeError
+        If a weight or bias is no array, or does not fit the configuration.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class MultiHeadAttention:
         bo: Array | None = None,
         backend: BackendChoice = None,
     ) -> None:
+        if not isinstance(config, AttentionConfig):
+            raise DTypeError(f"config must be an AttentionConfig, got {type(config).__name__}")
         self.config = config
         self.backend = backend
         self.wq, self.wk, self.wv, self.wo = wq, wk, wv, wo
@@ -64,6 +67,8 @@ class MultiHeadAttention:
         _check_projection("wk", wk, "[M, K D]", 1, kv_heads * config.head_dim, bk)
         _check_projection("wv", wv, "[M, K E]", 1, kv_heads * config.value_dim, bv)
         _check_projection("wo", wo, "[H E, M]", 0, heads * config.value_dim, bo)
+        if wk.shape[0] != wv.shape[0]:
+            raise ShapeError(f"wk and wv must have the same M, got {wk.shape[0]} and {wv.shape[0]}")
 
     def __call__(
         self,
@@ -97,6 +102,8 @@ class MultiHeadAttention:
 
         Raises
         ------
+        DTypeError
+            If ``x`` or ``context`` is no array, or ``cache`` no layer of a cache.
         ShapeError
             If shapes do not fit, ``context`` meets rotary positions or a cache, or ``kv_lengths`` a cache.
         """
@@ -155,6 +162,11 @@ class MultiHeadAttention:
         return steps if cache is None else cache.next_position[:, None] + steps
 
     def _check(self, x: Array, context: Array | None, cache: CacheLayer | None) -> None:
+        check_array("x", x)
+        if context is not None:
+            check_array("context", context)
+        if cache is not None and not isinstance(cache, CacheLayer):
+            raise DTypeError(f"cache must be one layer of a cache, cache[layer], got {type(cache).__name__}")
         size = self.wq.shape[0]
         if len(x.shape) not in (2, 3) or x.shape[-1] != size:
             raise ShapeError(f"x must be [T, M] or [B, T, M] with M = {size}, got {list(x.shape)}")
@@ -193,7 +205,11 @@ def _join(x: Array) -> Array:
 
 
 def _check_projection(name: str, weight: Array, symbols: str, axis: int, size: int, bias: Array | None) -> None:
+    check_array(name, weight)
     if len(weight.shape) != 2 or weight.shape[axis] != size:
         raise ShapeError(f"{name} must be {symbols} with {size} on axis {axis}, got {list(weight.shape)}")
-    if bias is not None and tuple(bias.shape) != (weight.shape[1],):
+    if bias is None:
+        return
+    check_array(f"b{name[1:]}", bias)
+    if tuple(bias.shape) != (weight.shape[1],):
         raise ShapeError(f"b{name[1:]} must be [{weight.shape[1]}], got {list(bias.shape)}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnkit.arrays import namespace
 from attnkit.backend import AttentionOutput
-from attnkit.call import check_array, integers
+from attnkit.call import check_array, common_device, host_array, integers
 from attnkit.errors import DTypeError, ShapeError
 
 Array = Any
@@ -45,6 +45,7 @@ def run_packed(
     """
     for name, array in (("query", query), ("key", key), ("value", value)):
         check_array(name, array)
+    common_device(query, key, value)
     if not len(query.shape) == len(key.shape) == len(value.shape) == 3 or key.shape[0] != value.shape[0]:
         shapes = ", ".join(str(list(array.shape)) for array in (query, key, value))
         raise ShapeError(f"query, key, value must be [N, H, D], [M, K, D], [M, K, E], got {shapes}")
@@ -70,7 +71,7 @@ def _sequence(
 
 
 def _starts(name: str, cumulative: Any, total: int, axis: str, limit_name: str, limit: int | None) -> list[int]:
-    array = np.asarray(cumulative)
+    array = host_array(name, cumulative)
     if array.ndim != 1 or not array.size:
         raise ShapeError(f"{name} must be [B + 1] cumulative lengths, got shape {list(array.shape)}")
     starts: list[int] = integers(name, array, array.size).tolist()

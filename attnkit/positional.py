@@ -11,7 +11,7 @@ import numpy as np
 
 from attnkit.arrays import namespace
 from attnkit.config import RopeConfig
-from attnkit.errors import ShapeError
+from attnkit.errors import DTypeError, ShapeError
 
 Array = Any
 
@@ -84,12 +84,16 @@ def alibi_slopes(num_heads: int) -> np.ndarray[Any, np.dtype[np.float32]]:
 
     Raises
     ------
+    DTypeError
+        If ``num_heads`` is no integer.
     ShapeError
-        If ``num_heads`` is below 1.
+        If it is below 1.
     """
+    if isinstance(num_heads, bool) or not isinstance(num_heads, int | np.integer):
+        raise DTypeError(f"num_heads must be an integer, got {num_heads!r}")
     if num_heads < 1:
         raise ShapeError(f"num_heads must be >= 1, got {num_heads}")
-    lower = 1 << (num_heads.bit_length() - 1)
+    lower = 1 << (int(num_heads).bit_length() - 1)
     slopes = _geometric(lower)
     if lower < num_heads:
         slopes = np.concatenate([slopes, _geometric(2 * lower)[::2][: num_heads - lower]])

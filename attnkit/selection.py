@@ -146,9 +146,9 @@ def resolve(choice: str | Backend) -> tuple[Backend, str | None]:
     """
     if isinstance(choice, Backend):
         return choice, None
-    name, _, path = choice.partition(":")
+    name, colon, path = choice.partition(":")
     backend = registry.load(name)
-    if path and path not in backend.paths:
+    if colon and path not in backend.paths:
         raise BackendNotFoundError(f"backend {name!r} has no path {path!r}; available: {', '.join(backend.paths)}")
     return backend, path or None
 

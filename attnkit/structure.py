@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Array = Any
+FARTHEST = 2**53
+"""Largest size of a window, prefix or chunk, and largest offset: sums of them stay far inside 64 bits."""
 
 
 class MaskStructure(NamedTuple):

@@ -17,9 +17,9 @@ import numpy as np
 
 from attnkit.backend import Backend
 from attnkit.cache.layer import CacheLayer
-from attnkit.call import integers, lengths
+from attnkit.call import host_integers
 from attnkit.config import KVCacheConfig
-from attnkit.errors import Reason, ShapeError, UnsupportedError
+from attnkit.errors import DTypeError, Reason, ShapeError, UnsupportedError
 from attnkit.pages import IntArray, Pages, PageTable
 from attnkit.selection import resolve
 
@@ -45,6 +45,8 @@ class KVCache(ABC):
     """
 
     def __init__(self, config: KVCacheConfig, choice: str | Backend) -> None:
+        if not isinstance(config, KVCacheConfig):
+            raise DTypeError(f"config must be a KVCacheConfig, got {type(config).__name__}")
         self.config = config
         self.choice = choice
         self.backend = resolve(choice)[0]
@@ -90,7 +92,11 @@ class KVCache(ABC):
         ------
         IndexError
             If there is no such layer.
+        DTypeError
+            If it is no integer.
         """
+        if isinstance(layer, bool) or not isinstance(layer, int | np.integer):
+            raise DTypeError(f"layer must be an integer, got {layer!r}")
         if not -len(self) <= layer < len(self):
             raise IndexError(f"layer must lie in 0..{len(self) - 1}, got {layer}")
         return self._layers[layer]
@@ -128,7 +134,7 @@ class KVCache(ABC):
         ShapeError
             If a layer holds fewer.
         """
-        kept = integers("length", length, self.config.batch_size)
+        kept = host_integers("length", length, self.config.batch_size)
         self._check_forget("length", kept, kept)
         self._set_counts(kept)
 
@@ -140,7 +146,7 @@ class KVCache(ABC):
         ShapeError
             If fewer are held.
         """
-        dropped = integers("count", count, self.config.batch_size)
+        dropped = host_integers("count", count, self.config.batch_size)
         self._check_forget("count", dropped, self.next_position - dropped)
         self._set_counts(self.next_position - dropped)
 
@@ -163,9 +169,9 @@ class KVCache(ABC):
             If they do not fit.
         """
         batch = self.config.batch_size
-        source = lengths("indices", indices, batch, batch - 1, "B - 1")
-        if np.ndim(indices) != 1:
-            raise ShapeError(f"indices must be [B] = [{batch}], got {indices!r}")
+        source = host_integers("indices", indices, batch)
+        if isinstance(indices, int | np.integer) or (source < 0).any() or (source >= batch).any():
+            raise ShapeError(f"indices must be [B] = [{batch}], each in 0..B - 1 = 0..{batch - 1}, got {indices!r}")
         counts = self._counts[:, source]
         pages = [self._copy(layer, source, counts[layer]) for layer in range(len(self.pages))]
         self.pages = pages

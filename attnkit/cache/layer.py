@@ -12,7 +12,7 @@ import numpy as np
 
 from attnkit.arrays import DTYPES, dtype_name
 from attnkit.backend import AttentionOutput
-from attnkit.call import Options, check_array, describe_call, lengths
+from attnkit.call import Options, check_array, check_home, describe_call, host_lengths
 from attnkit.errors import DTypeError, ShapeError
 from attnkit.masks import Mask
 from attnkit.pages import IntArray
@@ -194,8 +194,10 @@ class CacheLayer:
         for name, array in (("key", key), ("value", value)):
             if dtype_name(array.dtype) not in DTYPES:
                 raise DTypeError(f"{name} must be one of {', '.join(DTYPES)}, got {array.dtype}")
+            check_home(name, array, self._cache.pages[self._number].key, "the cache")
 
 
 def _taken(numbers: Array | int | None, batch: int, tokens: int) -> IntArray:
-    whole = np.full(batch, tokens, np.int64)
-    return whole if numbers is None else np.asarray(lengths("lengths", numbers, batch, tokens, "T"))
+    if numbers is None:
+        return np.full(batch, tokens, np.int64)
+    return host_lengths("lengths", numbers, batch, tokens, "T")

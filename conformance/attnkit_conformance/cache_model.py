@@ -202,7 +202,7 @@ class History:
             for name in ("stored", "next_position"):
                 assert_equal(np.asarray(getattr(layer, name)), lengths, what=f"{name} of layer {number}")
             if (np.asarray(layer.capacity) < lengths).any():
-                raise AssertionError(f"layer {number} holds {lengths.tolist()}, more than its capacity {layer.capacity}")
+                raise AssertionError(f"layer {number} holds {lengths.tolist()}, over its capacity {layer.capacity}")
             for name, array, expected in zip(("key", "value"), layer.read(), self._padded(number), strict=True):
                 read = self.subject.numpy(array)
                 assert_like(read, expected.shape, self.case.stored_dtype, what=f"{name} read from layer {number}")
@@ -210,6 +210,11 @@ class History:
                     assert_equal(read, expected, what=f"{name} read from layer {number}")
         least = np.min([self.lengths(number) for number in self.layers], axis=0)
         assert_equal(np.asarray(self.cache.stored), least, what="stored of the stack")
+
+    def assert_same(self, output: Array, expected: Array, *, what: str) -> None:
+        """Check that attending gave the same bits as before, where the backend declares to be deterministic."""
+        if self.subject.capabilities.deterministic:
+            assert_equal(output, expected, what=what)
 
     def _draw(self, dtype: str, *shape: int) -> Array:
         return self.rng.standard_normal(shape).astype(np.dtype(dtype))
@@ -221,10 +226,11 @@ class History:
         self._ragged.clear()
 
     def _truth(self, query: Array, options: Mapping[str, Any], layer: int) -> reference.Truth:
-        lengths = {"kv_lengths": self.lengths(layer)}
-        if layer in self._ragged and self._ragged[layer][0] == query.shape[2]:
-            lengths["query_lengths"] = self._ragged[layer][1]
-        return reference.attention(query, *self._padded(layer), **lengths, **options)
+        key, value = self._padded(layer)
+        count, taken = self._ragged.get(layer, (-1, None))
+        if count == query.shape[2]:
+            options = {**options, "query_lengths": taken}
+        return reference.attention(query, key, value, kv_lengths=self.lengths(layer), **options)
 
     def _padded(self, layer: int) -> Tokens:
         """Give what a layer must hold as ``[B, K, n, D]`` and ``[B, K, n, E]``, zeros after a shorter sequence."""

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import ml_dtypes  # noqa: F401  # makes numpy.dtype("bfloat16") known
 import numpy as np
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from attnkit_conformance.subject import Answer, Subject
 
 Array = np.ndarray[Any, Any]
+Arrays = tuple[Array, Array, Array]
+AnyCase = TypeVar("AnyCase", bound="Case")
 DTYPES: Final = ("float32", "float64", "bfloat16", "float16")
+OTHER_DTYPES: Final = DTYPES[1:]  # beside the one that cases have by themselves
 _SCORE_TERMS: Final = ("bias", "alibi", "softcap", "sinks")
 _PLACES: Final = {
     "query_lengths": "lengths",
@@ -92,37 +95,47 @@ class Case:
         return self.batch, self.heads, self.queries, self.width
 
     @cached_property
-    def arrays(self) -> tuple[Array, Array, Array]:
+    def arrays(self) -> Arrays:
         """Query, key and value, read-only, in the element type of the case."""
         rng = np.random.default_rng(zlib.crc32(str(self).encode()))
         query = (self.batch, self.heads, self.queries, self.head_dim)
         key = (self.batch, self.kv_heads, self.keys, self.head_dim)
-        drawn = DRAWS[self.draw](rng, query, key, (*key[:3], self.width))
-        return self.holding(*drawn).arrays
+        return self.holding(DRAWS[self.draw](rng, query, key, (*key[:3], self.width))).arrays
 
     @cached_property
     def truth(self) -> reference.Truth:
         """What the oracle gives."""
         return reference.attention(*self.arrays, **self.options)
 
-    def holding(self, *arrays: Array) -> Case:
-        """Give the same case with other numbers, converted to its element type."""
-        other = replace(self)
-        other.__dict__["arrays"] = tuple(_frozen(array.astype(np.dtype(self.dtype))) for array in arrays)
-        return other
+    @property
+    def shown(self) -> Array:
+        """Who sees whom, ``[B, H, T, S]``."""
+        return self.truth.problem.shown
+
+    @property
+    def seeing(self) -> Array:
+        """Rows that see any key, ``[B, H, T]``."""
+        return np.asarray(self.shown.any(axis=-1))
 
     def tolerance(self, numerics: Numerics) -> Tolerance:
         """Give how far a backend of these numerics may be from the truth."""
         return _tolerance(self, numerics)
 
-    def on(self, capabilities: ak.Capabilities) -> Case:
+    def holding(self, arrays: Iterable[Array]) -> Self:
+        """Give the same case with other numbers, converted to its element type."""
+        other = replace(self)
+        other.__dict__["arrays"] = tuple(_frozen(array.astype(np.dtype(self.dtype))) for array in arrays)
+        return other
+
+    def on(self, capabilities: ak.Capabilities) -> Self:
         """Move what is not pinned to the nearest that a backend declares."""
         dtype, head_dim = self.dtype, self.head_dim
         if "dtype" not in self.pinned and dtype not in capabilities.dtypes:
             dtype = next(name for name in DTYPES if name in capabilities.dtypes)
         if "head_dim" not in self.pinned:
             head_dim = _nearest(head_dim, capabilities.head_dims)
-        return _moved(self, dtype, head_dim)
+        moved: Self = _moved(self, dtype, head_dim)
+        return moved
 
     def undeclared(self, capabilities: ak.Capabilities) -> tuple[str, ...]:
         """Give the fields of the capabilities that say no to the case; empty where it must be answered."""
@@ -153,10 +166,10 @@ class Case:
 
     def call(self, subject: Subject) -> Answer:
         """Ask a backend."""
-        return subject.attention(*self.arrays, self.options, lse=self.lse or subject.capabilities.lse)
+        return subject.attention(self.arrays, self.options, lse=self.lse or subject.capabilities.lse)
 
 
-def each_dtype(cases: Iterable[Case], dtypes: Iterable[str] = DTYPES) -> list[Case]:
+def each_dtype(cases: Iterable[AnyCase], dtypes: Iterable[str] = DTYPES) -> list[AnyCase]:
     """Give every case in every element type."""
     return [replace(case, dtype=dtype, pinned=(*case.pinned, "dtype")) for case in cases for dtype in dtypes]
 
@@ -167,7 +180,7 @@ def plain(array: Array) -> Array:
 
 
 @cache
-def _moved(case: Case, dtype: str, head_dim: int) -> Case:
+def _moved(case: AnyCase, dtype: str, head_dim: int) -> AnyCase:
     return replace(case, dtype=dtype, head_dim=head_dim)
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-from attnkit_conformance.cases import Case
+from attnkit_conformance.cases import AnyCase
 from attnkit_conformance.subject import Subject
-
-AnyCase = TypeVar("AnyCase", bound=Case)
-Check = Callable[[Any, Subject, AnyCase], None]
 
 
 class Checks:
@@ -21,14 +18,14 @@ class Checks:
     pytestmark = pytest.mark.attnkit
 
 
-def over(cases: Sequence[AnyCase]) -> Callable[[Check[AnyCase]], Any]:
+def over(cases: Sequence[AnyCase]) -> Callable[[Callable[[Any, Subject, AnyCase], None]], Any]:
     """Run a check for every case; where a backend does not declare what a case needs, it must refuse the call."""
 
-    def decorate(check: Check[AnyCase]) -> Any:
+    def decorate(check: Callable[[Any, Subject, AnyCase], None]) -> Any:
         @functools.wraps(check)
         def run(self: Checks, backend: Subject, case: AnyCase) -> None:
             __tracebackhide__ = True
-            backend.judge(case, lambda settled: check(self, backend, settled))  # type: ignore[arg-type]  # the same class
+            backend.judge(case, functools.partial(check, self, backend))
 
         return pytest.mark.parametrize("case", cases, ids=str)(run)
 

@@ -59,6 +59,4 @@ def cancelling(rng: np.random.Generator, query: Shape, key: Shape, value: Shape)
     return 0.05 * rng.standard_normal(query), rng.standard_normal(key), 4 * rng.standard_normal(value)
 
 
-DRAWS: Final[dict[str, Draw]] = {
-    draw.__name__: draw for draw in (uniform, normal, peaked, ascending, huge, cancelling)
-}
+DRAWS: Final[dict[str, Draw]] = {draw.__name__: draw for draw in (uniform, normal, peaked, ascending, huge, cancelling)}

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from attnkit_conformance.cases import Case, each_dtype, plain
+from attnkit_conformance.cases import OTHER_DTYPES, Array, Case, each_dtype, plain
 from attnkit_conformance.checking import Checks, over
 from attnkit_conformance.compare import assert_equal, assert_within
-from attnkit_conformance.structures import GROUPED, LONG, STRUCTURES, causal
+from attnkit_conformance.structures import GROUPED, LONG, SOFTCAPPED, STRUCTURES, causal
 from attnkit_conformance.subject import Subject
-
-Array = np.ndarray[Any, Any]
-_DIGITS = 16  # whole numbers that even bfloat16 holds exactly
 
 HEAD_COUNTS = [
     replace(case, heads=heads, kv_heads=kv_heads)
@@ -35,12 +31,12 @@ HEAD_COUNTS = [
 class TestAttendance(Checks):
     """Q = 0 and V = identity: every visible key weighs the same, so that the output is the mask itself (A3-A5)."""
 
-    @over([*STRUCTURES, *LONG[:2], *each_dtype(GROUPED[1:2])])
+    @over([*STRUCTURES, *SOFTCAPPED, *LONG[:2], *each_dtype(GROUPED[1:2], OTHER_DTYPES)])
     def test_exactly_the_visible_keys_take_part(self, backend: Subject, case: Case) -> None:
         """A4: the support of the weights is the visibility, and equal scores weigh the same."""
-        weights, shown = _attendance(backend, case), case.truth.problem.shown
-        assert_equal(weights > 0, shown, what="support of the weights")
-        expected = shown / np.maximum(shown.sum(-1, keepdims=True), 1)
+        weights = _attendance(backend, case)
+        assert_equal(weights > 0, case.shown, what="support of the weights")
+        expected = case.shown / np.maximum(case.shown.sum(axis=-1, keepdims=True), 1)
         numerics = backend.numerics(case.dtype)
         slack = numerics.u_o + 2 * numerics.u_p + 8 * numerics.u_a
         assert_within(weights, expected, slack * expected, what="weights")
@@ -49,17 +45,15 @@ class TestAttendance(Checks):
 class TestOneHot(Checks):
     """One key scores so far above the others that its value comes out: a decoder for what is where."""
 
-    @over([*STRUCTURES, *LONG, *each_dtype(GROUPED[1:2])])
+    @over([*STRUCTURES, *LONG, *each_dtype(GROUPED[1:2], OTHER_DTYPES)])
     def test_the_chosen_key_comes_out(self, backend: Subject, case: Case) -> None:
         """A1-A5, A9: the value of the key that each row asks for, the first and the last visible one among them."""
-        targets, found = _targets(case), case.truth.problem.shown.any(-1)
-        codes, digits = _codes(case), _digits(case)
-        group = case.heads // case.kv_heads
-        sequence, head = np.ogrid[: case.batch, : case.heads]
-        place = (sequence[..., None], head[..., None] // group, targets)
-        query = np.where(found[..., None], 1024 * codes[place], 0)
-        asked = replace(case, options={**case.options, "scale": 1.0}).holding(query, codes, digits)
-        expected = np.where(found[..., None], digits[place], 0)
+        codes, digits, seen = _codes(case), _digits(case), case.seeing[..., None]
+        sequence, head = np.arange(case.batch)[:, None, None], np.arange(case.heads)[:, None]
+        place = (sequence, head // (case.heads // case.kv_heads), _targets(case))
+        query = np.where(seen, 1024 * codes[place], 0)
+        asked = replace(case, options={**case.options, "scale": 1.0}).holding((query, codes, digits))
+        expected = np.where(seen, digits[place], 0)
         assert_within(asked.call(backend).output, expected, 0.25, what="value of the chosen key")
 
 
@@ -71,7 +65,7 @@ class TestGroupedHeads(Checks):
         """With values that are constant in every key/value head, the output is that constant."""
         tags = 1 + np.arange(case.kv_heads) + case.kv_heads * np.arange(case.batch)[:, None]
         query, key, value = case.arrays
-        tagged = case.holding(query, key, np.broadcast_to(tags[:, :, None, None], value.shape))
+        tagged = case.holding((query, key, np.broadcast_to(tags[:, :, None, None], value.shape)))
         expected = np.repeat(tags, case.heads // case.kv_heads, axis=1)[:, :, None, None]
         output = tagged.call(backend).output
         assert_within(output, np.broadcast_to(expected, case.output_shape), 0.25, what="tag of the head")
@@ -85,9 +79,9 @@ class TestShift(Checks):
         """The scores move by more than what ``exp`` can take, up in some rows and down in others."""
         query, key, value = (plain(array).copy() for array in case.arrays)
         query[..., 0], key[..., 0] = np.where(query[..., 0] < 0, -4, 4), 0
-        still = case.holding(query, key, value)
+        still = case.holding((query, key, value))
         key[..., 0] = 256
-        moved = case.holding(query, key, value)
+        moved = case.holding((query, key, value))
         before, after = still.call(backend), moved.call(backend)
         backend.assert_true(moved, after)
         apart = sum(part.tolerance(backend.numerics(case.dtype)).output for part in (still, moved))
@@ -99,16 +93,16 @@ def _attendance(backend: Subject, case: Case) -> Array:
     query, key, _ = case.arrays
     weights = np.zeros((case.batch, case.heads, case.queries, case.keys))
     tags = (1 + np.arange(case.kv_heads)) * (1 + 2 * np.arange(case.batch))[:, None]
+    own = np.repeat(tags, case.heads // case.kv_heads, axis=1)[:, :, None, None]
     for start, value in _identities(case):
-        tagged = (value * tags[:, :, None, None]).astype(key.dtype)
-        answer = backend.attention(np.zeros_like(query), key, tagged, case.options, lse=False)
-        own = np.repeat(tags, case.heads // case.kv_heads, axis=1)[:, :, None, None]
+        asked = case.holding((np.zeros_like(query), key, value * tags[:, :, None, None]))
         block = weights[..., start : start + case.width]
-        block[...] = (plain(answer.output) / own)[..., : block.shape[-1]]
+        block[...] = (plain(asked.call(backend).output) / own)[..., : block.shape[-1]]
     return weights
 
 
 def _identities(case: Case) -> Iterator[tuple[int, Array]]:
+    """Give values that tell a block of keys apart, and the number of its first key."""
     for start in range(0, case.keys, case.width):
         value = np.zeros((case.batch, case.kv_heads, case.keys, case.width))
         columns = np.arange(min(case.width, case.keys - start))
@@ -118,26 +112,25 @@ def _identities(case: Case) -> Iterator[tuple[int, Array]]:
 
 def _codes(case: Case) -> Array:
     """Give every key of every head a code of ±1 of its own, ``[B, K, S, D]``: its number in binary, then noise."""
-    rng = np.random.default_rng(case.keys)
     shape = (case.batch, case.kv_heads, case.keys, case.head_dim)
-    codes = rng.choice([-1.0, 1.0], shape)
-    bits = min(case.head_dim, max(1, (case.keys - 1).bit_length()))
-    codes[..., :bits] = np.where(np.arange(case.keys)[:, None] >> np.arange(bits) & 1, 1.0, -1.0)
+    codes = np.random.default_rng(shape).choice([-1.0, 1.0], shape)
+    bits = np.arange(min(case.head_dim, max(1, (case.keys - 1).bit_length())))
+    codes[..., bits] = np.where(np.arange(case.keys)[:, None] >> bits & 1, 1.0, -1.0)
     return codes
 
 
 def _digits(case: Case) -> Array:
-    """Give values ``[B, K, S, E]`` of whole numbers that tell keys, heads and sequences apart."""
+    """Give values ``[B, K, S, E]`` of small whole numbers that tell keys, heads and sequences apart."""
     shape = (case.batch, case.kv_heads, case.keys, case.width)
-    return np.random.default_rng(shape).integers(0, _DIGITS, shape).astype(np.float64)
+    return np.random.default_rng(shape).integers(0, 16, shape).astype(np.float64)
 
 
 def _targets(case: Case) -> Array:
-    """Choose a visible key for every row: the first, the last or any, in turn; 0 where there is none."""
-    rng, shown = np.random.default_rng(case.keys), case.truth.problem.shown
-    targets = np.zeros(shown.shape[:3], int)
-    for number, (b, h, i) in enumerate(np.ndindex(targets.shape)):
-        keys = np.flatnonzero(shown[b, h, i])
+    """Choose a visible key for every row, ``[B, H, T]``: the first, the last or any, in turn; 0 where there is none."""
+    rng = np.random.default_rng(case.keys)
+    targets = np.zeros(case.shown.shape[:3], np.int64)
+    for number, place in enumerate(np.ndindex(targets.shape)):
+        keys = np.flatnonzero(case.shown[place])
         if keys.size:
-            targets[b, h, i] = (keys[0], keys[-1], rng.choice(keys))[number % 3]
+            targets[place] = (keys[0], keys[-1], rng.choice(keys))[number % 3]
     return targets

@@ -5,6 +5,7 @@ Sizes are odd, prime or just past a power of two on purpose: a fault at the edge
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,9 @@ PREFIXES = [
 ] + [_case("prefix17", 33, 40, mask=prefix(17))]
 
 CHUNKS = [
-    _case(f"chunked{n}", queries, keys, mask=chunked(n)) for n in (1, 4, 5) for queries, keys in ((9, 9), (5, 11), (11, 5))
+    _case(f"chunked{n}", queries, keys, mask=chunked(n))
+    for n in (1, 4, 5)
+    for queries, keys in ((9, 9), (5, 11), (11, 5))
 ] + [_case("chunked16", 40, 70, mask=chunked(16))]
 
 DOCUMENTS = [
@@ -108,20 +111,18 @@ JOINED = [
     _case("causal+dense", 9, 13, mask=causal() & keep(2, 1, 9, 13)),
     _case("dense+dense", 6, 9, mask=keep(6, 9, share=0.7) & keep(2, 2, 6, 9, share=0.7)),
     _case("chunked+chunked", 12, 12, mask=chunked(4) & chunked(6)),
-    _case("window+lengths+offsets", 6, 20, mask=window(5), kv_lengths=np.array([13, 20]), query_offset=np.array([9, 12])),
+    _case("window+places", 6, 20, mask=window(5), kv_lengths=np.array([13, 20]), query_offset=np.array([9, 12])),
     _case("dense+lengths", 6, 9, mask=keep(6, 9), kv_lengths=np.array([5, 8])),
+]
+
+SOFTCAPPED = [
+    _case("softcap", 9, 13, mask=causal(), softcap=2.0),
+    _case("softcap-dense", 9, 13, mask=keep(2, 2, 9, 13), softcap=2.0),
 ]
 
 
 def _grouped(case: Case, kv_heads: int) -> Case:
-    return Case(
-        label=f"grouped-{case.label}",
-        heads=4,
-        kv_heads=kv_heads,
-        queries=case.queries,
-        keys=case.keys,
-        options=case.options,
-    )
+    return replace(case, label=f"grouped-{case.label}", heads=4, kv_heads=kv_heads)
 
 
 GROUPED = [
@@ -135,10 +136,13 @@ GROUPED = [
 ]
 
 LONG = [
-    Case(label="long-causal", batch=1, heads=1, kv_heads=1, queries=300, keys=600, options={"mask": causal()}),
-    Case(label="long-window", batch=1, heads=1, kv_heads=1, queries=300, keys=600, options={"mask": window(70)}),
-    Case(label="long-decode", batch=1, heads=1, kv_heads=1, queries=1, keys=2100, options={}),
-    Case(label="long-rows", batch=1, heads=1, kv_heads=1, queries=3, keys=2100, options={"mask": causal()}),
+    Case(label=label, batch=1, heads=1, kv_heads=1, queries=queries, keys=keys, options=options)
+    for label, queries, keys, options in (
+        ("long-causal", 300, 600, {"mask": causal()}),
+        ("long-window", 300, 600, {"mask": window(70)}),
+        ("long-decode", 1, 2100, {}),
+        ("long-rows", 3, 2100, {"mask": causal()}),
+    )
 ]
 
 STRUCTURES = [

@@ -2,7 +2,7 @@
 
 from attnkit_conformance.cache_equivalence import TestCacheEquivalence
 from attnkit_conformance.cache_safety import TestFailedCalls, TestForgetting, TestOwnership, TestReorder
-from attnkit_conformance.causality import TestHiddenKeys, TestPadding
+from attnkit_conformance.causality import TestCausality, TestHiddenKeys, TestPadding
 from attnkit_conformance.edges import TestArguments, TestDeterminism, TestEmpty
 from attnkit_conformance.merging import TestMerge
 from attnkit_conformance.numerics_checks import TestNumerics, TestOptions
@@ -14,6 +14,7 @@ __all__ = [
     "TestArguments",
     "TestAttendance",
     "TestCacheEquivalence",
+    "TestCausality",
     "TestDeterminism",
     "TestEmpty",
     "TestFailedCalls",

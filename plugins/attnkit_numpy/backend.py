@@ -6,16 +6,17 @@ size, ``E`` value head size.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
-from attnkit import AttentionOutput, AttentionRequest, Backend, Capabilities, Operands, Plan, Reason
+from attnkit import AttentionOutput, AttentionRequest, Backend, Capabilities, Operands, Pages, Plan, Reason
 from attnkit_numpy import decode, dense, tiled
+from attnkit_numpy.layout import Array, dtype_of
 from attnkit_numpy.repair import Run, is_finite, repair
 
-Array = np.ndarray[Any, Any]
-_PATHS: dict[str, Run] = {"tiled": tiled.attend, "decode": decode.attend, "dense": dense.attend}
+_PATHS: dict[str, Callable[[AttentionRequest], Run]] = {"tiled": tiled.plan, "decode": decode.plan, "dense": dense.plan}
 
 _CAPABILITIES = Capabilities(
     libraries=frozenset({"numpy"}),
@@ -76,19 +77,31 @@ class NumpyBackend(Backend):
 
     def plan(self, request: AttentionRequest, path: str) -> Plan:
         """Bind a request to one path, and to the repair of what hidden NaN and infinity did to its result."""
-        attend = _PATHS[path]
+        attend = _PATHS[path](request)
 
         @np.errstate(all="ignore")
         def run(query: Array, key: Array, value: Array, operands: Operands) -> AttentionOutput:
             if not query.size:
                 return _nothing(query, value, request)
             arrays = np.asarray(query), np.asarray(key), np.asarray(value)
-            found = attend(*arrays, operands, request)
+            found = attend(*arrays, operands)
             if not is_finite(found.output):
                 found = repair(found, attend, *arrays, operands, request)
             return found
 
         return Plan(path, run)
+
+    def allocate(
+        self, num_pages: int, page_size: int, *, num_kv_heads: int, head_dim: int, value_dim: int, dtype: str
+    ) -> Pages:
+        """Give zeroed pages; the system hands them out as they are first written."""
+        key = np.zeros((num_pages, num_kv_heads, page_size, head_dim), dtype_of(dtype))
+        return Pages(key, np.zeros((num_pages, num_kv_heads, page_size, value_dim), dtype_of(dtype)))
+
+    @np.errstate(all="ignore")
+    def write(self, pages: Pages, slots: Array, key: Array, value: Array) -> None:
+        """Store tokens in slots; what overflows the pages' dtype becomes infinite, without a warning."""
+        super().write(pages, slots, key, value)
 
     def from_numpy(self, array: Array) -> Array:
         """Copy an array."""

@@ -1,7 +1,7 @@
 """The decode path: few queries over many keys, each key read once.
 
 The query heads of a group are folded into the rows of their key/value head, so that keys and values are never repeated;
-other element types are converted block by block.
+other element types are converted block by block. Keys that no query sees by position are not read.
 
 Axes: ``B`` batch, ``H`` query heads, ``K`` key/value heads, ``G = H / K`` the group, ``T`` query length, ``S`` key
 length, ``D`` query/key head size, ``E`` value head size, ``R = G * T`` folded rows, ``n`` keys in reach.
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attnkit import AttentionOutput, AttentionRequest, Operands, Schedule
+from attnkit import AttentionOutput, AttentionRequest, MaskStructure, Operands, Schedule
 from attnkit_numpy.layout import Array, dtype_of, plain
 from attnkit_numpy.parts import Part, part_of
 from attnkit_numpy.scores import cap, multiply, softmax
@@ -24,118 +24,99 @@ from attnkit_numpy.threads import BLAS, share
 MOST_ROWS = 16
 
 # Keys that are converted and multiplied at a time: half a megabyte of float32 at D = 128, which stays in the L2 cache.
-_BLOCK = 1024
+BLOCK = 1024
 
 # One product of a row after the other is faster up to here, although it reads the keys again from the L2 cache.
 _ROW_BY_ROW = 3
 
-# Below so many elements of a head's keys, OpenBLAS uses no threads of its own, so there is no need to hold it to one.
+# Below so many elements in the keys of a head OpenBLAS uses no threads, so there is no need to hold it to one.
 _ALONE = 9_000
 
 # Multiplications from which on helpers save more time than they cost. Measured on two cores at D = 64 and 128.
 _SHARED = 2_000_000
 
+Edit = Callable[[Array], None]
 
-def attend(query: Array, key: Array, value: Array, operands: Operands, request: AttentionRequest) -> AttentionOutput:
-    """Compute ``[B, H, T, E]`` and LSE ``[B, H, T]``; see ``attnkit.Backend.attention``."""
+
+def plan(request: AttentionRequest) -> Callable[[Array, Array, Array, Operands], AttentionOutput]:
+    """Give the function that computes ``[B, H, T, E]`` and LSE ``[B, H, T]``; see ``attnkit.Backend.attention``."""
     dtype = dtype_of(request.accumulate)
-    batch, heads, rows, head_dim = query.shape
-    output = np.empty((batch, heads, rows, value.shape[3]), dtype)
-    lse = np.empty((batch, heads, rows), dtype) if request.lse else None
-    work = partial(_solve, query, key, value, operands, request, AttentionOutput(output, lse))
-    parts = _sequences(query.shape, operands, request)
-    size = key.shape[2] * head_dim
-    if batch * heads * rows * size >= _SHARED:
-        share(work, _split(parts, request.group))
-    elif size >= _ALONE:
-        with BLAS:
-            _do_all(work, parts)
-    else:
-        _do_all(work, parts)
-    return AttentionOutput(output.astype(query.dtype, copy=False), lse)
+    whole = _sees_everything(request)
 
-
-def _sequences(shape: tuple[int, ...], operands: Operands, request: AttentionRequest) -> Iterator[Part]:
-    """Give one part for all sequences, or one for each where their lengths or positions may differ."""
-    batch, heads, rows, _ = shape
-    differ = request.query_lengths or request.kv_lengths or request.query_offset or request.key_offset
-    for start, stop in [(b, b + 1) for b in range(batch)] if differ else [(0, batch)]:
-        keys, all_seen = _reach(request, operands.bounds(start))
-        yield Part(slice(start, stop), slice(0, heads), slice(0, rows), keys, all_seen)
-
-
-def _reach(request: AttentionRequest, bounds: tuple[int, int, int, int]) -> tuple[slice, bool]:
-    """Give the keys that any query of a sequence sees by position, and whether each query sees them all."""
-    queries, keys, *_ = bounds
-    arrays = request.bias is not None or request.alibi or request.mask.documents or request.mask.dense
-    if not request.mask.positional:
-        return slice(0, keys), not arrays and queries == request.query_length
-    if not queries:
-        return slice(0, 0), True
-    first, last, *core = Schedule(request.mask, *bounds).keys_of(0, queries)
-    return slice(first, last), not arrays and queries == request.query_length and core == [first, last]
-
-
-def _split(parts: Iterator[Part], group: int) -> Iterator[Part]:
-    """Cut parts along sequences, or else key/value heads, into enough pieces for several threads."""
-    for part in parts:
-        if part.sequences.stop - part.sequences.start >= part.heads.stop // group:
-            for sequences in _pieces(part.sequences, 1):
-                yield part._replace(sequences=sequences)
+    def run(query: Array, key: Array, value: Array, operands: Operands) -> AttentionOutput:
+        size = key.shape[2] * key.shape[3]
+        if whole and size < _ALONE:  # a step of a model: nothing to cut, nothing to share
+            return _finished(_attend(query, key, value, request, dtype, None, operands.sinks), query.dtype)
+        result = _allocate(query, value, request, dtype)
+        work = partial(_solve, query, key, value, operands, request, result)
+        parts = _parts(query.shape, operands, request)
+        if size * query.shape[0] * query.shape[1] * query.shape[2] >= _SHARED:
+            share(work, _split(parts, request.group))
         else:
-            for heads in _pieces(part.heads, group):
-                yield part._replace(heads=heads)
+            with BLAS:
+                for part in parts:
+                    work(part)
+        return _finished(result, query.dtype)
+
+    return run
 
 
-def _do_all(work: Callable[[Part], None], parts: Iterator[Part]) -> None:
-    for part in parts:
-        work(part)
+def _sees_everything(request: AttentionRequest) -> bool:
+    """Tell whether every query sees every key of every sequence, with nothing added to the scores."""
+    positions = request.query_lengths or request.kv_lengths or request.query_offset or request.key_offset
+    last = request.query_length == 1 and request.mask == MaskStructure(causal=True)
+    return not (positions or request.bias or request.alibi) and (last or request.mask == MaskStructure())
 
 
-def _pieces(whole: slice, unit: int) -> Iterator[slice]:
-    """Cut a range into about eight pieces, multiples of ``unit``."""
-    step = unit * max(1, (whole.stop - whole.start) // (8 * unit))
-    for start in range(whole.start, whole.stop, step):
-        yield slice(start, min(start + step, whole.stop))
+def _allocate(query: Array, value: Array, request: AttentionRequest, dtype: np.dtype[Any]) -> AttentionOutput:
+    shape = query.shape[:3]
+    return AttentionOutput(np.empty((*shape, value.shape[3]), dtype), np.empty(shape, dtype) if request.lse else None)
 
 
-def _solve(
+def _finished(result: AttentionOutput, dtype: np.dtype[Any]) -> AttentionOutput:
+    return result if result.output.dtype == dtype else AttentionOutput(result.output.astype(dtype), result.lse)
+
+
+def _attend(
     query: Array,
     key: Array,
     value: Array,
-    operands: Operands,
     request: AttentionRequest,
-    result: AttentionOutput,
-    part: Part,
-) -> None:
-    """Compute the result for some sequences and heads."""
-    sequences, heads, keys = part.sequences, part.heads, part.keys
-    kv_heads = slice(heads.start // request.group, heads.stop // request.group)
-    key, value = key[sequences, kv_heads, keys], value[sequences, kv_heads, keys]
-    dtype = result.output.dtype
-    whole = (key.shape[0], heads.stop - heads.start, query.shape[2])
-    folded = (key.shape[0], key.shape[1], request.group * query.shape[2])
+    dtype: np.dtype[Any],
+    edit: Edit | None,
+    sinks: Array | None,
+) -> AttentionOutput:
+    """Compute ``[b, h, T, E]`` and ``[b, h, T]`` in ``dtype`` for all keys given.
 
-    scores = np.empty((*folded, key.shape[2]), dtype)
-    _multiply_keys(plain(query[sequences, heads], dtype).reshape(*folded, query.shape[3]), key, scores)
-    _finish(scores.reshape(*whole, key.shape[2]), operands, request, part)
-    sinks = None if operands.sinks is None else _folded_sinks(operands.sinks[heads], folded, dtype)
+    ``edit`` adds to the scores ``[b, h, T, n]`` and hides keys, in place; without it every query sees every key.
+    """
+    batch, heads, rows, head_dim = query.shape
+    _, kv_heads, keys, value_dim = value.shape
+    folded = heads // kv_heads * rows
+    scores = np.empty((batch, kv_heads, folded, keys), dtype)
+    _multiply_keys(plain(query, dtype).reshape(batch, kv_heads, folded, head_dim), key, scores)
+    multiply(scores, request.scale)
+    if request.softcap is not None:
+        cap(scores, request.softcap)
+    if edit is not None:
+        edit(scores.reshape(batch, heads, rows, keys))
+    if sinks is not None:
+        sinks = np.repeat(sinks.astype(dtype), rows).reshape(kv_heads, folded, 1)
     top, total = softmax(scores, sinks)
-
     output = _multiply_values(scores, value)
-    if result.lse is not None:
-        result.lse[sequences, heads] = (top + np.log(total)).reshape(whole)
-    total[total == 0] = 1
-    result.output[sequences, heads] = np.divide(output, total, out=output).reshape(*whole, value.shape[3])
+    lse = (top + np.log(total)).reshape(batch, heads, rows) if request.lse else None
+    if edit is not None or not keys:
+        total[total == 0] = 1
+    np.divide(output, total, out=output)
+    return AttentionOutput(output.reshape(batch, heads, rows, value_dim), lse)
 
 
 def _multiply_keys(query: Array, key: Array, scores: Array) -> None:
     """Write ``query [b, k, R, D]`` times ``key [b, k, n, D]`` into ``scores [b, k, R, n]``."""
-    row_by_row = query.shape[2] <= _ROW_BY_ROW
     for start, stop in _blocks(key.shape[2]):
         block = plain(key[:, :, start:stop], scores.dtype).swapaxes(-1, -2)
         target = scores[..., start:stop]
-        if row_by_row:
+        if query.shape[2] <= _ROW_BY_ROW:
             np.matmul(query[..., None, :], block[:, :, None], out=target[..., None, :])
         else:
             np.matmul(query, block, out=target)
@@ -154,25 +135,73 @@ def _multiply_values(weights: Array, value: Array) -> Array:
     return np.zeros((*weights.shape[:3], value.shape[3]), weights.dtype) if total is None else total
 
 
-def _blocks(keys: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, keys, _BLOCK):
-        yield start, min(start + _BLOCK, keys)
+def _blocks(keys: int) -> list[tuple[int, int]]:
+    return [(start, min(start + BLOCK, keys)) for start in range(0, keys, BLOCK)]
 
 
-def _finish(scores: Array, operands: Operands, request: AttentionRequest, part: Part) -> None:
-    """Turn products ``[b, h, T, n]`` into scores, in place."""
-    multiply(scores, request.scale)
-    if request.softcap is not None:
-        cap(scores, request.softcap)
-    if not part.all_seen:
-        operands = part_of(operands, part)
-        bias = request.score_bias(operands)
-        if bias is not None:
-            np.add(scores, bias, out=scores)
-        np.copyto(scores, -np.inf, where=np.logical_not(request.visible(operands)))
+def _solve(
+    query: Array,
+    key: Array,
+    value: Array,
+    operands: Operands,
+    request: AttentionRequest,
+    result: AttentionOutput,
+    part: Part,
+) -> None:
+    """Compute the result for some sequences and heads."""
+    place = part.sequences, part.heads
+    kv_heads = slice(part.heads.start // request.group, part.heads.stop // request.group)
+    key, value = key[part.sequences, kv_heads, part.keys], value[part.sequences, kv_heads, part.keys]
+    edit = None if part.all_seen else partial(_edit, request=request, operands=operands, part=part)
+    sinks = None if operands.sinks is None else operands.sinks[part.heads]
+    found = _attend(query[place], key, value, request, result.output.dtype, edit, sinks)
+    result.output[place] = found.output
+    if result.lse is not None:
+        result.lse[place] = found.lse
 
 
-def _folded_sinks(sinks: Array, folded: tuple[int, int, int], dtype: np.dtype[Any]) -> Array:
-    """Give the sinks of some heads, one for each folded row, ``[k, R, 1]``."""
-    _, kv_heads, rows = folded
-    return np.repeat(sinks.astype(dtype), kv_heads * rows // max(1, len(sinks))).reshape(kv_heads, rows, 1)
+def _edit(scores: Array, request: AttentionRequest, operands: Operands, part: Part) -> None:
+    """Add bias and ALiBi to scores ``[b, h, T, n]`` and replace those of hidden keys, in place."""
+    operands = part_of(operands, part)
+    bias = request.score_bias(operands)
+    if bias is not None:
+        np.add(scores, bias, out=scores)
+    np.copyto(scores, -np.inf, where=np.logical_not(request.visible(operands)))
+
+
+def _parts(shape: tuple[int, ...], operands: Operands, request: AttentionRequest) -> Iterator[Part]:
+    """Give one part for all sequences, or one for each where their lengths or positions may differ."""
+    batch, heads, rows, _ = shape
+    differ = request.query_lengths or request.kv_lengths or request.query_offset or request.key_offset
+    for start, stop in [(b, b + 1) for b in range(batch)] if differ else [(0, batch)]:
+        keys, all_seen = _reach(request, operands.bounds(start))
+        yield Part(slice(start, stop), slice(0, heads), slice(0, rows), keys, all_seen)
+
+
+def _reach(request: AttentionRequest, bounds: tuple[int, int, int, int]) -> tuple[slice, bool]:
+    """Give the keys that any query of a sequence sees by position, and whether each query sees just these."""
+    queries, keys, *_ = bounds
+    arrays = request.bias is not None or request.alibi or request.mask.documents > 0 or request.mask.dense > 0
+    bare = not arrays and queries == request.query_length
+    if not (request.mask.positional and queries):
+        return slice(0, keys), bare
+    first, last, *core = Schedule(request.mask, *bounds).keys_of(0, queries)
+    return slice(first, last), bare and core == [first, last]
+
+
+def _split(parts: Iterator[Part], group: int) -> Iterator[Part]:
+    """Cut parts along sequences, or else key/value heads, into enough pieces for several threads."""
+    for part in parts:
+        if part.sequences.stop - part.sequences.start >= part.heads.stop // group:
+            for sequences in _pieces(part.sequences, 1):
+                yield part._replace(sequences=sequences)
+        else:
+            for heads in _pieces(part.heads, group):
+                yield part._replace(heads=heads)
+
+
+def _pieces(whole: slice, unit: int) -> Iterator[slice]:
+    """Cut a range into about eight pieces, multiples of ``unit``."""
+    step = unit * max(1, (whole.stop - whole.start) // (8 * unit))
+    for start in range(whole.start, whole.stop, step):
+        yield slice(start, min(start + step, whole.stop))

@@ -6,6 +6,9 @@ length, ``D`` query/key head size, ``E`` value head size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from attnkit import AttentionOutput, AttentionRequest, Operands
@@ -13,8 +16,12 @@ from attnkit_numpy.layout import Array, dtype_of, plain
 from attnkit_numpy.scores import cap, multiply, softmax
 
 
-def attend(query: Array, key: Array, value: Array, operands: Operands, request: AttentionRequest) -> AttentionOutput:
-    """Compute ``[B, H, T, E]`` and LSE ``[B, H, T]``; see ``attnkit.Backend.attention``."""
+def plan(request: AttentionRequest) -> Callable[[Array, Array, Array, Operands], AttentionOutput]:
+    """Give the function that computes ``[B, H, T, E]`` and LSE ``[B, H, T]``; see ``attnkit.Backend.attention``."""
+    return partial(_attend, request=request)
+
+
+def _attend(query: Array, key: Array, value: Array, operands: Operands, request: AttentionRequest) -> AttentionOutput:
     dtype = dtype_of(request.accumulate)
     batch, heads, rows, head_dim = query.shape
     _, kv_heads, keys, value_dim = value.shape

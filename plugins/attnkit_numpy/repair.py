@@ -9,6 +9,7 @@ size, ``E`` value head size.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -18,14 +19,14 @@ from attnkit_numpy import dense
 from attnkit_numpy.layout import Array
 from attnkit_numpy.parts import Part, part_of
 
-Run = Callable[[Array, Array, Array, Operands, AttentionRequest], AttentionOutput]
+Run = Callable[[Array, Array, Array, Operands], AttentionOutput]
 _ROWS = 256
 
 
 def is_finite(output: Array) -> bool:
     """Tell whether everything is finite; may say no for large finite numbers."""
-    wide = np.float64 if output.dtype == np.float64 else np.float32
-    return bool(np.isfinite(np.add.reduce(output, axis=None, dtype=wide)))
+    wide = output.dtype if output.dtype.itemsize >= 4 else np.float32
+    return math.isfinite(np.add.reduce(output, axis=None, dtype=wide))
 
 
 def repair(
@@ -42,7 +43,7 @@ def repair(
     if not bad.any():
         return found
     key_rest, value_rest = (np.where(bad[..., None], array.dtype.type(0), array) for array in (key, value))
-    clean = run(query, key_rest, value_rest, operands, request)
+    clean = run(query, key_rest, value_rest, operands)
     for part in _parts(query.shape, key.shape[2]):
         b, kv_head = part.sequences.start, part.heads.start // request.group
         shown = request.visible(part_of(operands, part))[0, 0]
@@ -73,6 +74,5 @@ def _solve(
         bias = np.broadcast_to(bias, (1, 1, 1, row.keys.stop))[..., keys]
     alone = request._replace(batch=1, num_heads=1, num_kv_heads=1, query_length=1, mask=MaskStructure())
     sinks = None if operands.sinks is None else operands.sinks[row.heads]
-    return dense.attend(
-        query, key[None, None], value[None, None], Operands(1, len(keys), bias=bias, sinks=sinks), alone
-    )
+    own = Operands(1, len(keys), bias=bias, sinks=sinks)
+    return dense.plan(alone)(query, key[None, None], value[None, None], own)

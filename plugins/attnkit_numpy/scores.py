@@ -70,13 +70,13 @@ def softmax(scores: Array, sinks: Array | None) -> tuple[Array, Array]:
         ``[..., n, 1]``: the largest score (0 in a row without keys), and the sum of the weights. The sinks,
         broadcastable to the same shape, take part in both.
     """
-    top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    top = np.maximum.reduce(scores, axis=-1, keepdims=True, initial=-np.inf)
     if sinks is not None:
         top = np.maximum(top, sinks)
-    top[np.isneginf(top)] = 0
+    top[top == -np.inf] = 0
     np.subtract(scores, top, out=scores)
     exponential(scores)
-    total = scores.sum(axis=-1, keepdims=True)
+    total = np.add.reduce(scores, axis=-1, keepdims=True)
     if sinks is not None:
         total += np.exp(sinks - top)
     return top, total

@@ -6,7 +6,8 @@ size, ``E`` value head size, ``n`` queries of a block, ``w`` keys of a tile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +34,12 @@ class Block(NamedTuple):
     lse: Array | None
 
 
-def attend(query: Array, key: Array, value: Array, operands: Operands, request: AttentionRequest) -> AttentionOutput:
-    """Compute ``[B, H, T, E]`` and LSE ``[B, H, T]``; see ``attnkit.Backend.attention``."""
+def plan(request: AttentionRequest) -> Callable[[Array, Array, Array, Operands], AttentionOutput]:
+    """Give the function that computes ``[B, H, T, E]`` and LSE ``[B, H, T]``; see ``attnkit.Backend.attention``."""
+    return partial(_attend, request=request)
+
+
+def _attend(query: Array, key: Array, value: Array, operands: Operands, request: AttentionRequest) -> AttentionOutput:
     shape = query.shape[:3]
     output = np.empty((*shape, value.shape[3]), query.dtype)
     lse = np.empty(shape, request.accumulate) if request.lse else None

@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from mutants import Mutant
+from faults import Mutant
 from plain_backend import Array, Plain, Unregistered
 
 import attnkit as ak
 from attnkit.cache import ContiguousCache
-from attnkit.pages import PageTable
 
 
 class FaultyCaches(Unregistered):
@@ -28,8 +27,14 @@ class FaultyCaches(Unregistered):
         return correct if self._cache is ContiguousCache else self._cache(config, self.backend)
 
 
-def fault(name: str, killer: str, cache: type[ContiguousCache] = ContiguousCache, backend: type[Plain] = Plain,
-          layer: type[ak.CacheLayer] | None = None) -> Mutant:  # fmt: skip
+def fault(
+    name: str,
+    killer: str,
+    cache: type[ContiguousCache] = ContiguousCache,
+    *,
+    backend: type[Plain] = Plain,
+    layer: type[ak.CacheLayer] | None = None,
+) -> Mutant:
     kind = cache if layer is None else _with_layer(layer)
     return Mutant(name, killer, lambda: FaultyCaches(name.replace("_", "-"), backend, kind))
 
@@ -67,7 +72,9 @@ class PaddingWritten(Plain):
 class CacheType(Plain):
     """Gives the element type of the cache."""
 
-    def attend_pages(self, query: Array, pages: ak.Pages, table: PageTable, operands: ak.Operands, plan: ak.Plan) -> ak.AttentionOutput:
+    def attend_pages(
+        self, query: Array, pages: ak.Pages, table: ak.PageTable, operands: ak.Operands, plan: ak.Plan
+    ) -> ak.AttentionOutput:
         output, lse = super().attend_pages(query, pages, table, operands, plan)
         return ak.AttentionOutput(output.astype(pages.key.dtype), lse)
 
@@ -262,10 +269,10 @@ class SharedBeams(ContiguousCache):
         first = self.table().index[:, 0] * pages.page_size + start
         return first[:, None] + np.arange(count)[None, :]
 
-    def table(self) -> PageTable:
+    def table(self) -> ak.PageTable:
         batch = self.config.batch_size
         index = np.arange(batch) if self.index is None else self.index
-        return PageTable(index[:, None], np.zeros(batch, np.int64))
+        return ak.PageTable(index[:, None], np.zeros(batch, np.int64))
 
 
 class CountsStay(ContiguousCache):
@@ -281,10 +288,10 @@ class OneStorage(ContiguousCache):
     """Ignores the number of a layer."""
 
     def initial_pages(self) -> list[ak.Pages]:
-        return [super(OneStorage, self).initial_pages()[0]] * self.config.num_layers
+        return super().initial_pages()[:1] * self.config.num_layers
 
     def reserve(self, needed: Array) -> list[ak.Pages]:
-        return [super(OneStorage, self).reserve(needed)[0]] * self.config.num_layers
+        return super().reserve(needed)[:1] * self.config.num_layers
 
 
 class Wrapping(ContiguousCache):
@@ -323,7 +330,7 @@ class ResetKeepsCounters(ContiguousCache):
 CACHE_MUTANTS = [
     fault("append_overwrites_last", "TestCacheEquivalence", backend=OverwritesLast),
     fault("stored_through_half", "TestCacheEquivalence", backend=ThroughHalf),
-    fault("padding_written", "TestCacheEquivalence", backend=PaddingWritten),
+    fault("padding_written", "TestCacheEquivalence::test_ragged_appends", backend=PaddingWritten),
     fault("output_of_cache_type", "TestOwnership", backend=CacheType),
     fault("keys_read_for_values", "TestReorder", backend=KeysForValues),
     fault("stale_cache", "TestCacheEquivalence", layer=Stale),
@@ -333,22 +340,22 @@ CACHE_MUTANTS = [
     fault("attend_writes", "TestFailedCalls", layer=Writing),
     fault("attend_counts", "TestFailedCalls", layer=Counting),
     fault("counted_before_it_fails", "TestFailedCalls", layer=CountsFirst),
-    fault("append_lengths_ignored", "TestCacheEquivalence", layer=LengthsIgnored),
-    fault("ragged_queries_forgotten", "TestCacheEquivalence", layer=RaggedForgotten),
-    fault("longest_for_all", "TestCacheEquivalence", layer=LongestForAll),
+    fault("append_lengths_ignored", "TestCacheEquivalence::test_ragged_appends", layer=LengthsIgnored),
+    fault("ragged_queries_forgotten", "TestCacheEquivalence::test_ragged_appends", layer=RaggedForgotten),
+    fault("longest_for_all", "TestCacheEquivalence::test_ragged_appends", layer=LongestForAll),
     fault("counters_handed_out", "TestOwnership", layer=LiveCounters),
     fault("views_handed_out", "TestOwnership", layer=LiveViews),
     fault("truncate_one_more", "TestForgetting", TruncateOneMore),
     fault("truncate_one_less", "TestForgetting", TruncateOneLess),
-    fault("truncate_unchecked", "TestForgetting", TruncateUnchecked),
-    fault("truncate_first_layer_only", "TestCacheEquivalence", FirstLayerOnly),
+    fault("truncate_unchecked", "TestForgetting::test_too_much_is_refused", TruncateUnchecked),
+    fault("truncate_first_layer_only", "TestForgetting", FirstLayerOnly),
     fault("reorder_keys_only", "TestReorder", KeysOnly),
     fault("reorder_in_place", "TestReorder", InPlaceReorder),
     fault("beams_shared", "TestReorder", SharedBeams),
-    fault("reorder_without_lengths", "TestReorder", CountsStay),
-    fault("layer_ignored", "TestCacheEquivalence", OneStorage),
+    fault("reorder_without_lengths", "TestReorder::test_lengths_move_along", CountsStay),
+    fault("layer_ignored", "TestCacheEquivalence::test_layers_are_apart", OneStorage),
     fault("capacity_wraps", "TestFailedCalls", Wrapping),
     fault("growth_forgets", "TestCacheEquivalence", GrowsEmpty),
-    fault("stack_reports_longest", "TestCacheEquivalence", LongestLayer),
-    fault("reset_keeps_counters", "TestForgetting", ResetKeepsCounters),
+    fault("stack_reports_longest", "TestCacheEquivalence::test_layers_are_apart", LongestLayer),
+    fault("reset_keeps_counters", "TestForgetting::test_reset", ResetKeepsCounters),
 ]

@@ -6,6 +6,7 @@ Axes: ``B`` batch, ``H`` query heads, ``K`` key/value heads, ``T`` query length,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -152,7 +153,7 @@ class Plain(ak.Backend):
         for part, values in self.tiles(scores, value):
             old, top = top, self.maximum(top, part)
             base = self.base(top)
-            weights, shrink = np.exp(part - base), np.exp(old - base)
+            weights, shrink = self.weigh(part - base), np.exp(old - base)
             total = total * self.rescale_total(shrink) + weights.sum(axis=-1, keepdims=True)
             output = output * self.rescale_output(shrink) + weights @ values
         return output / np.where(total > 0, total, 1), self.lse(top, total)
@@ -167,6 +168,9 @@ class Plain(ak.Backend):
     def base(self, top: Array) -> Array:
         return np.where(np.isfinite(top), top, 0)
 
+    def weigh(self, exponent: Array) -> Array:
+        return np.exp(exponent)
+
     def rescale_output(self, shrink: Array) -> Array:
         return shrink
 
@@ -178,6 +182,22 @@ class Plain(ak.Backend):
 
     def finish(self, output: Array, query: Array, request: ak.AttentionRequest) -> Array:
         return output.astype(np.dtype(request.dtype))
+
+
+class Flash(Plain):
+    """A correct backend that rounds its weights to 16 bits where the query has as many, and says so."""
+
+    name = "flash"
+    declared = replace(EVERYTHING, numerics={**EVERYTHING.numerics, "float16": "fa-16", "bfloat16": "fa-16"})
+    rounded: Any = None
+
+    def attention(self, query: Array, key: Array, value: Array, operands: Any, request: Any) -> ak.AttentionOutput:
+        self.rounded = query.dtype if query.dtype.itemsize == 2 else None
+        return super().attention(query, key, value, operands, request)
+
+    def weigh(self, exponent: Array) -> Array:
+        weights = super().weigh(exponent)
+        return weights if self.rounded is None else weights.astype(self.rounded).astype(weights.dtype)
 
 
 class Unregistered(Subject):

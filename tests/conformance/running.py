@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from attnkit_conformance import suite
 from attnkit_conformance.subject import Subject
 
-Checks = type[Any]
-CLASSES: dict[str, Checks] = {name: getattr(suite, name) for name in suite.__all__}
+CLASSES: dict[str, type[Any]] = {name: getattr(suite, name) for name in suite.__all__}
 
 
-def checks(kind: Checks) -> Iterator[tuple[str, Any]]:
-    """Give names and functions of a backend, for each test of a class and each of its cases."""
-    for name, method in vars(kind).items():
-        if name.startswith("test_"):
+def checks(name: str) -> Iterator[tuple[str, Any]]:
+    """Give the checks of ``Class`` or ``Class::test``: a name, and a function of a backend, for each case."""
+    kind, _, wanted = name.partition("::")
+    for test, method in vars(CLASSES[kind]).items():
+        if test.startswith("test_") and wanted in ("", test):
             (mark,) = method.pytestmark
             argument, cases = mark.args
             for case in cases:
-                yield f"{kind.__name__}::{name}[{case}]", partial(method, kind(), **{argument: case})
+                yield f"{kind}::{test}[{case}]", partial(method, CLASSES[kind](), **{argument: case})
 
 
-def failures(subject: Subject, kinds: Iterable[str] = tuple(CLASSES)) -> Iterator[tuple[str, Exception]]:
-    """Run checks, and give the name and the error of those that fail."""
-    for kind in kinds:
-        for name, check in checks(CLASSES[kind]):
-            try:
-                check(backend=subject)
-            except Exception as error:
-                yield name, error
+def failures(subject: Subject, name: str) -> Iterator[tuple[str, Exception]]:
+    """Run the checks of ``Class`` or ``Class::test``, and give the name and the error of those that fail."""
+    for check, run in checks(name):
+        try:
+            run(backend=subject)
+        except Exception as error:
+            yield check, error

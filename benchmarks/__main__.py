@@ -1,0 +1,74 @@
+"""``python -m benchmarks [NAME ...] [--json PATH]``: measure the bars and print a table.
+
+Exit code 1 where a bar is missed. Ratios are of medians taken in turns in one process; absolute times are the least of
+many rounds, since noise only adds.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from benchmarks import decode, overhead, prefill
+from benchmarks.results import Benchmark, Result, table
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "torch": prefill.against_torch,
+    "textbook": prefill.against_textbook,
+    "memory": prefill.memory,
+    "small-call": overhead.small_call,
+    "new-signature": overhead.new_signature,
+    "decode": decode.against_reading,
+    "append": decode.append_is_flat,
+    "model": decode.real_model,
+}
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help=f"Which of: {', '.join(BENCHMARKS)}; default: all.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the results there as JSON.")] = None,
+) -> None:
+    """Measure the bars side by side and print a table."""
+    unknown = sorted(set(names or ()) - set(BENCHMARKS))
+    if unknown:
+        raise typer.BadParameter(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    console, results = Console(), []
+    console.width = max(console.width, 140)  # a pipe has no width of its own
+    for name in names or BENCHMARKS:
+        with console.status(name):
+            results += list(BENCHMARKS[name]())
+    console.print(table(results))
+    if json_path:
+        json_path.write_text(json.dumps(_report(results), indent=2) + "\n")
+    raise typer.Exit(any(result.verdict == "missed" for result in results))
+
+
+def _report(results: list[Result]) -> dict[str, object]:
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": _version("torch"),
+        "attnkit": _version("attnkit"),
+        "results": [result.to_dict() for result in results],
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    typer.run(main)

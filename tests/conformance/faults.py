@@ -1,0 +1,40 @@
+"""Mutant, a backend that is wrong on purpose, and how one is made: ``Plain`` with a small method replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from plain_backend import Array, Plain, Unregistered
+
+from attnkit_conformance.subject import Subject
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault.
+
+    Parameters
+    ----------
+    name
+        What is wrong.
+    killer
+        The class, or ``Class::test``, that must catch it.
+    subject
+        Makes the faulty backend.
+    """
+
+    name: str
+    killer: str
+    subject: Callable[[], Subject]
+
+
+def fault(name: str, killer: str, parent: type[Plain] = Plain, **members: Any) -> Mutant:
+    kind = type(name.title(), (parent,), {"name": name.replace("_", "-"), **members})
+    return Mutant(name, killer, lambda: Unregistered(kind()))
+
+
+def first(array: Array, axis: int) -> Array:
+    """Read only index 0 of an axis."""
+    return array[(slice(None),) * axis + (slice(0, 1),)]

@@ -1,0 +1,74 @@
+"""The suite's cases: none is vacuous, every capability is asked about, and each has a name of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from plain_backend import EVERYTHING
+from running import CLASSES, checks
+
+import attnkit as ak
+from attnkit.numerics import numerics_for
+from attnkit_conformance.cases import Case, plain
+from attnkit_conformance.edges import EMPTY_ROWS
+from attnkit_conformance.numerics_checks import DISTRIBUTIONS, LONG, OPTIONS, SIZES
+from attnkit_conformance.structures import STRUCTURES
+
+# Checked by what they promise, and not by a refusal.
+PROMISES = {"devices", "libraries", "grad", "poison", "deterministic", "batch_invariant", "numerics"}
+
+
+def all_cases() -> list[Case]:
+    return [run.keywords["case"] for name in CLASSES for _, run in checks(name)]
+
+
+def test_names_are_unique_within_a_test() -> None:
+    names = Counter(name for kind in CLASSES for name, _ in checks(kind))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_every_capability_is_asked_about_and_can_be_lacking() -> None:
+    halves = frozenset({"float16", "float32"})
+    lacking = ak.Capabilities(dtypes=halves, head_dims=ak.Sizes(16, 64, 16), max_key_length=64)
+    asked = {code for case in all_cases() for code in case.on(lacking).undeclared(lacking)}
+    assert asked == {field.name for field in fields(ak.Capabilities)} - PROMISES
+
+
+def test_most_cases_ask_for_one_thing_at_a_time() -> None:
+    core = ak.Capabilities()
+    lacking = Counter(len(case.on(core).undeclared(core)) for case in all_cases())
+    assert lacking[0] > 150
+    assert lacking[1] > 300
+    assert lacking[0] + lacking[1] > 0.8 * lacking.total()
+
+
+@pytest.mark.parametrize(("profile", "dtype"), [("strict-fp32", "float32"), ("fa-16", "bfloat16")])
+def test_bounds_are_no_excuse(profile: str, dtype: str) -> None:
+    numerics, only = numerics_for(profile, dtype), ak.Capabilities(dtypes=frozenset({dtype}))
+    for case in (case.on(only) for case in [*DISTRIBUTIONS, *SIZES, *OPTIONS, *LONG]):
+        if case.dtype == dtype:
+            largest = np.abs(plain(case.arrays[2])).max()
+            assert case.tolerance(numerics).output.max() < 0.05 * largest, str(case)
+
+
+def test_every_row_of_a_structure_that_may_see_something_does_in_some_case() -> None:
+    assert all(case.seeing.any() for case in STRUCTURES)
+
+
+def test_empty_rows_are_empty_and_have_neighbours() -> None:
+    assert all(not case.seeing.all() for case in EMPTY_ROWS)
+    assert sum(case.seeing.any() for case in EMPTY_ROWS) >= 8
+
+
+def test_cases_move_to_what_a_backend_declares() -> None:
+    case = Case(label="wish", head_dim=16)
+    assert case.on(EVERYTHING).head_dim == 16
+    assert case.on(ak.Capabilities(head_dims=ak.Sizes(64, 128, 64))).head_dim == 64
+    assert case.on(ak.Capabilities(head_dims=ak.Sizes(1, 12, 8))).head_dim == 8
+    assert case.on(ak.Capabilities(dtypes=frozenset({"float16"}))).dtype == "float16"
+    pinned = Case(label="demand", head_dim=24, dtype="float64", pinned=("head_dim", "dtype"))
+    declared = ak.Capabilities(head_dims=ak.Sizes(16, 64, 16))
+    assert pinned.on(declared).undeclared(declared) == ("dtypes", "head_dims")

@@ -1,0 +1,169 @@
+"""The pytest plug-in as a third party meets it: one line of a file, one option, in a pytest of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+BACKENDS = """
+import sys
+import numpy as np
+import attnkit as ak
+
+sys.path.append(%r)
+from plain_backend import Plain
+
+class Mean(ak.Backend):
+    name = "mean"
+    paths = ("attention", "short")
+
+    def capabilities(self):
+        return ak.Capabilities()
+
+    def unsupported(self, request, path=None):
+        reasons = super().unsupported(request)
+        if path == "short" and request.query_length > 1:
+            reasons.append(ak.Reason("path", "query_length", "1", str(request.query_length)))
+        return reasons
+
+    def attention(self, query, key, value, operands, request):
+        output = np.broadcast_to(value.mean(axis=2, keepdims=True), (*query.shape[:3], value.shape[3]))
+        return ak.AttentionOutput(output.copy())
+
+    def from_numpy(self, array):
+        return array.copy()
+
+    to_numpy = from_numpy
+
+
+ak.register(ak.BackendSpec("plain", Plain), "plain-plug-in 1.2")
+ak.register(ak.BackendSpec("mean", Mean), "mean-plug-in 0.3")
+ak.register(ak.BackendSpec("absent", Mean, available=lambda: "no device", install_hint="buy one"), "absent")
+""" % str(Path(__file__).parent)  # noqa: UP031  # braces are Python here
+SUITE = "from attnkit_conformance.suite import *\n"
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Write files and run pytest on them; gives its exit status and output."""
+    (tmp_path / "conftest.py").write_text("import backends_of_theirs\n")
+    (tmp_path / "backends_of_theirs.py").write_text(BACKENDS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\naddopts = --strict-markers\n")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+
+    def run(*arguments: str, **files: str) -> tuple[int, str]:
+        for name, text in files.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=300)
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def test_one_line_is_a_whole_test_file(run: Run) -> None:
+    status, output = run("-v", "--attnkit-backend=plain", "-k", "TestRefused or TestGroupedHeads", test_theirs=SUITE)
+    assert status == pytest.ExitCode.OK, output
+    assert "test_theirs.py::TestGroupedHeads::test_every_head_reads_its_own" in output
+    assert "[plain-decode-b2h4k2t1s40d16-float32] PASSED" in output
+    assert "attnkit conformance: plain of plain-plug-in 1.2" in output
+    assert "contract 1.0" in output
+    assert "skipped" not in output
+    assert "plain: 19 answered" in output
+
+
+def test_the_installed_suite_runs_by_name(run: Run) -> None:
+    status, output = run("-q", "--pyargs", "attnkit_conformance", "--attnkit-backend=plain", "-k", "TestRefused")
+    assert status == pytest.ExitCode.OK, output
+    assert "4 passed" in output
+
+
+def test_several_backends_and_paths_in_one_run(run: Run) -> None:
+    names = ("--attnkit-backend=plain", "--attnkit-backend=mean", "--attnkit-backend=mean:short")
+    status, output = run("-v", *names, "-k", "test_every_head_reads_its_own", test_theirs=SUITE)
+    assert status == pytest.ExitCode.OK, output  # the mean of constants is their attention
+    assert "plain of plain-plug-in 1.2" in output
+    assert "mean of mean-plug-in 0.3, contract 1.0" in output
+    assert "[mean:short-decode-b2h2k2t1s40d16-float32] PASSED" in output
+    assert "plain: 15 answered" in output
+    assert "mean: 3 answered, 12 refused" in output
+    assert "mean:short: 1 answered, 12 refused, 2 outside" in output
+    assert "12 refused gqa" in output
+    assert "1 outside query_length must be 1, got 40" in output
+
+
+def test_faults_are_told_apart(run: Run) -> None:
+    status, output = run("-q", "--attnkit-backend=mean", "-k", "TestOneHot and plain", test_theirs=SUITE)
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert "value of the chosen key" in output
+    assert "worst at [b=" in output
+    assert "ratio" in output
+
+
+def test_nothing_runs_without_a_backend(run: Run) -> None:
+    status, output = run("-q", test_theirs=SUITE)
+    assert status == pytest.ExitCode.USAGE_ERROR, output
+    assert "needs --attnkit-backend NAME; available:" in output
+    assert "mean" in output
+
+
+def test_nothing_runs_without_a_backend_in_parallel(run: Run) -> None:
+    status, output = run("-q", "-n", "2", test_theirs=SUITE)
+    assert status == pytest.ExitCode.TESTS_FAILED, output
+    assert "needs --attnkit-backend NAME" in output
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nobody", "no backend named 'nobody'"),
+        ("absent", "cannot run here: no device; buy one"),
+        ("mean:long", "no such path; paths of mean: attention, short"),
+    ],
+)
+def test_a_backend_that_cannot_be_had_is_an_error(run: Run, name: str, message: str) -> None:
+    for arguments in (("-q",), ("-q", "-n", "2")):
+        status, output = run(*arguments, f"--attnkit-backend={name}", test_theirs=SUITE)
+        assert status == pytest.ExitCode.USAGE_ERROR, output
+        assert message in output
+        assert "passed" not in output
+
+
+def test_it_is_dormant_in_other_peoples_runs(run: Run) -> None:
+    theirs = """
+import sys, pytest
+
+@pytest.fixture(params=["one", "two"])
+def backend(request):
+    return request.param
+
+def test_theirs(backend):
+    assert backend in ("one", "two")
+    assert "attnkit" not in sys.modules
+    assert "numpy" not in sys.modules
+"""
+    status, output = run("-q", "--noconftest", test_theirs=theirs)
+    assert status == pytest.ExitCode.OK, output
+    assert "2 passed" in output
+    assert "attnkit conformance" not in output
+
+
+def test_a_path_that_keeps_out_of_everything_does_not_pass(run: Run) -> None:
+    chosen = ("--attnkit-backend=mean:short", "-k", "test_applied_or_refused and plain")
+    status, output = run("-q", *chosen, test_theirs=SUITE)
+    assert status == pytest.ExitCode.TESTS_FAILED, output
+    assert "mean:short: nothing was answered" in output
+
+
+def test_counts_survive_parallel_runs(run: Run) -> None:
+    status, output = run(
+        "-q", "-n", "2", "--attnkit-backend=plain", "-k", "test_every_head_reads_its_own", test_theirs=SUITE
+    )
+    assert status == pytest.ExitCode.OK, output
+    assert "plain: 15 answered" in output

@@ -1,0 +1,64 @@
+"""The suite tells right from wrong: every faulty backend is caught, and no correct one is accused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from faults import Mutant
+from mutants import MUTANTS
+from plain_backend import EVERYTHING, Flash, Plain, Unregistered
+from running import CLASSES, failures
+
+import attnkit as ak
+
+# Correct backends that declare little: what they do not take is asked for, and must not count against them.
+MODEST = {
+    "core": ak.Capabilities(),
+    "halves": replace(EVERYTHING, dtypes=frozenset({"float16", "bfloat16"}), lse=False, kv_dtype=False),
+    "picky": replace(
+        EVERYTHING,
+        dtypes=frozenset({"float64"}),
+        head_dims=ak.Sizes(32, 128, 32),
+        value_dim=False,
+        max_key_length=1024,
+        gqa=False,
+        lengths=False,
+        window=False,
+        deterministic=False,
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_fault_is_caught(mutant: Mutant) -> None:
+    caught = next(failures(mutant.subject(), mutant.killer), None)
+    assert caught is not None, f"{mutant.killer} lets {mutant.name} pass"
+
+
+def test_every_class_catches_something() -> None:
+    assert {mutant.killer.partition("::")[0] for mutant in MUTANTS} == set(CLASSES)
+
+
+def test_names_of_faults_are_unique() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_correct_backend_passes(name: str) -> None:
+    subject = Unregistered(Plain())
+    assert list(failures(subject, name)) == []
+    assert set(subject.outcomes) == {"answered"}
+
+
+@pytest.mark.parametrize("name", ["TestAttendance", "TestNumerics", "TestOptions", "TestMerge", "TestShift"])
+def test_a_correct_backend_of_other_numerics_passes(name: str) -> None:
+    assert list(failures(Unregistered(Flash()), name)) == []
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("declared", MODEST.values(), ids=list(MODEST))
+def test_a_modest_backend_passes(name: str, declared: ak.Capabilities) -> None:
+    subject = Unregistered(type("Modest", (Plain,), {"declared": declared})())
+    assert list(failures(subject, name)) == []
+    assert subject.outcomes["answered"] or name in ("TestMerge", "TestPadding")
