@@ -8,6 +8,8 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from attnkit.errors import DTypeError
+
 Array = Any
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 _DEVICE_KINDS = {1: "cpu", 2: "cuda", 3: "cpu", 8: "metal", 10: "rocm", 13: "cuda", 14: "oneapi"}
@@ -47,8 +49,17 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def namespace(*arrays: Array) -> Any:
-    """Give the array-API namespace of the arrays."""
-    return array_api_compat.array_namespace(*arrays)
+    """Give the array-API namespace of the arrays.
+
+    Raises
+    ------
+    DTypeError
+        If they are of no library that has one, or of several.
+    """
+    try:
+        return array_api_compat.array_namespace(*arrays)
+    except TypeError as error:
+        raise DTypeError(f"arrays must be of one library of the array API: {error}") from error
 
 
 def needs_grad(*arrays: Array) -> bool:

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from attnkit.arrays import is_array
 from attnkit.errors import DTypeError, ShapeError
 from attnkit.structure import FARTHEST, MaskStructure, same_document, visible
 
@@ -275,7 +276,7 @@ def _offset(name: str, value: Any) -> np.ndarray[Any, Any]:
 
 def _frozen(name: str, array: Any) -> Array:
     """Copy a NumPy array into a read-only one; arrays of other libraries stay where they are."""
-    if type(array).__module__.partition(".")[0] not in ("numpy", "builtins"):
+    if is_array(array) and not isinstance(array, np.ndarray):
         return array
     if isinstance(array, np.ma.MaskedArray):
         raise DTypeError(f"mask: {name} must be a plain array, got a masked array; join a Mask.dense(...) of its mask")

@@ -68,23 +68,30 @@ def _check(parts: tuple[tuple[Array, Array], ...]) -> None:
     for number, part in enumerate(parts):
         if not isinstance(part, tuple | list) or len(part) != 2:
             raise DTypeError(f"merge: part {number} must be a pair (output, lse) of arrays, got {type(part).__name__}")
-        output, lse = part
-        first, first_lse = parts[0]
-        for name, array in (("output", output), ("lse", lse)):
+        for name, array in zip(("output", "lse"), part, strict=True):
             check_array(f"merge: {name} of part {number}", array)
-            check_home(f"merge: {name} of part {number}", array, first, "the first output")
-        rank = len(first.shape)
-        if rank < 2 or tuple(output.shape) != tuple(first.shape) or tuple(lse.shape) != tuple(output.shape[:-1]):
-            raise ShapeError(
-                f"merge: part {number} must be output [..., T, E] = {list(first.shape)} with lse [..., T] = "
-                f"{list(first.shape[:-1])}, got {list(output.shape)} with {list(lse.shape)}"
-            )
-        if output.dtype != first.dtype or lse.dtype != first_lse.dtype:
-            raise DTypeError(
-                f"merge: part {number} must be {first.dtype} with lse {first_lse.dtype}, "
-                f"got {output.dtype} with {lse.dtype}"
-            )
-        if dtype_name(output.dtype) not in DTYPES:
-            raise DTypeError(f"merge: output must be one of {', '.join(DTYPES)}, got {output.dtype}")
-        if dtype_name(lse.dtype) not in ("float32", "float64"):
-            raise DTypeError(f"merge: lse must be float32 or float64, got {lse.dtype}")
+            check_home(f"merge: {name} of part {number}", array, parts[0][0], "the first output")
+        _check_shapes(number, part, parts[0])
+        _check_dtypes(number, part, parts[0])
+
+
+def _check_shapes(number: int, part: tuple[Array, Array], first: tuple[Array, Array]) -> None:
+    expected = tuple(first[0].shape)
+    shapes = tuple(part[0].shape), tuple(part[1].shape)
+    if len(expected) < 2 or shapes != (expected, expected[:-1]):
+        raise ShapeError(
+            f"merge: part {number} must be output [..., T, E] = {list(expected)} with lse [..., T] = "
+            f"{list(expected[:-1])}, got {list(shapes[0])} with {list(shapes[1])}"
+        )
+
+
+def _check_dtypes(number: int, part: tuple[Array, Array], first: tuple[Array, Array]) -> None:
+    output, lse = part[0].dtype, part[1].dtype
+    if output != first[0].dtype or lse != first[1].dtype:
+        raise DTypeError(
+            f"merge: part {number} must be {first[0].dtype} with lse {first[1].dtype}, got {output} with {lse}"
+        )
+    if dtype_name(output) not in DTYPES:
+        raise DTypeError(f"merge: output must be one of {', '.join(DTYPES)}, got {output}")
+    if dtype_name(lse) not in ("float32", "float64"):
+        raise DTypeError(f"merge: lse must be float32 or float64, got {lse}")

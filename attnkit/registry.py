@@ -74,8 +74,9 @@ class Registry:
         with self._lock:
             if self._discovered:
                 return
-            self._discovered = True
-            for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+            points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+            self._discovered = True  # now, for a plug-in may ask for the backends while it is loaded
+            for point in points:
                 source = _source(point)
                 try:
                     self._add(_specs(point.load(), source), source)
@@ -105,6 +106,7 @@ class Registry:
         BackendNotFoundError
             If there is none of that name.
         """
+        self.discover()
         with self._lock:
             self._one(name)
             del self._entries[name]

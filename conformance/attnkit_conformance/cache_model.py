@@ -16,6 +16,7 @@ import attnkit as ak
 from attnkit import reference
 from attnkit_conformance.cases import Array, Case
 from attnkit_conformance.compare import assert_equal, assert_like, assert_within
+from attnkit_conformance.oracle import tolerance_of, truth_of
 from attnkit_conformance.structures import causal
 from attnkit_conformance.subject import Answer, Subject
 
@@ -188,7 +189,7 @@ class History:
         for layer in self.layers:
             query = self.queries(count)
             answer, truth = self.ask(query, options, layer=layer), self._truth(query, options, layer)
-            bound = truth.tolerance(self.subject.numerics(self.case.dtype))
+            bound = tolerance_of(truth, self.subject.numerics(self.case.dtype))
             where = f"layer {layer}, which holds {self.lengths(layer).tolist()}"
             assert_like(answer.output, truth.output.shape, self.case.dtype, what=f"output of {where}")
             assert_within(answer.output, truth.output, bound.output, what=f"output of {where}")
@@ -230,7 +231,7 @@ class History:
         count, taken = self._ragged.get(layer, (-1, None))
         if count == query.shape[2]:
             options = {**options, "query_lengths": taken}
-        return reference.attention(query, key, value, kv_lengths=self.lengths(layer), **options)
+        return truth_of(query, key, value, {**options, "kv_lengths": self.lengths(layer)})
 
     def _padded(self, layer: int) -> Tokens:
         """Give what a layer must hold as ``[B, K, n, D]`` and ``[B, K, n, E]``, zeros after a shorter sequence."""

@@ -20,6 +20,7 @@ from attnkit import reference
 from attnkit.numerics import Numerics
 from attnkit.tolerance import Tolerance
 from attnkit_conformance.draws import DRAWS
+from attnkit_conformance.oracle import tolerance_of, truth_of
 
 if TYPE_CHECKING:
     from attnkit_conformance.subject import Answer, Subject
@@ -105,7 +106,7 @@ class Case:
     @cached_property
     def truth(self) -> reference.Truth:
         """What the oracle gives."""
-        return reference.attention(*self.arrays, **self.options)
+        return truth_of(*self.arrays, self.options)
 
     @property
     def shown(self) -> Array:
@@ -119,7 +120,7 @@ class Case:
 
     def tolerance(self, numerics: Numerics) -> Tolerance:
         """Give how far a backend of these numerics may be from the truth."""
-        return _tolerance(self, numerics)
+        return tolerance_of(self.truth, numerics)
 
     def holding(self, arrays: Iterable[Array]) -> Self:
         """Give the same case with other numbers, converted to its element type."""
@@ -182,11 +183,6 @@ def plain(array: Array) -> Array:
 @cache
 def _moved(case: AnyCase, dtype: str, head_dim: int) -> AnyCase:
     return replace(case, dtype=dtype, head_dim=head_dim)
-
-
-@cache
-def _tolerance(case: Case, numerics: Numerics) -> Tolerance:
-    return case.truth.tolerance(numerics)
 
 
 def _nearest(size: int, sizes: ak.Sizes) -> int:

@@ -29,8 +29,20 @@ from attnkit_conformance.structures import (
 )
 from attnkit_conformance.subject import Subject
 
-FUTURE = [*CAUSAL, GROUPED[1], GROUPED[2], LONG[0], *each_dtype([CAUSAL[2], CAUSAL[3], GROUPED[1]], OTHER_DTYPES)]
-HIDING = [*WINDOWS, *PREFIXES, *CHUNKS, *DOCUMENTS, *DENSE, *LENGTHS, *OFFSETS, *JOINED, *SOFTCAPPED, *GROUPED[3:6]]
+FUTURE = [*CAUSAL, GROUPED[1], GROUPED[2], *LONG[:2], *each_dtype([CAUSAL[2], CAUSAL[3], GROUPED[1]], OTHER_DTYPES)]
+HIDING = [
+    *WINDOWS,
+    *PREFIXES,
+    *CHUNKS,
+    *DOCUMENTS,
+    *DENSE,
+    *LENGTHS,
+    *OFFSETS,
+    *JOINED,
+    *SOFTCAPPED,
+    *GROUPED[3:6],
+    *LONG[2:10],
+]
 
 
 class TestCausality(Checks):
@@ -66,7 +78,7 @@ class TestPadding(Checks):
 
 def _assert_hidden_keys_change_nothing(backend: Subject, case: Case) -> None:
     before = case.call(backend)
-    for row in sorted({0, 1, case.queries // 2, case.queries - 1} & set(range(case.queries))):
+    for row in sorted({0, case.queries // 2, case.queries - 1}):
         for name, arrays in _replaced(case, row, nan=backend.capabilities.poison == "masked"):
             with np.errstate(all="ignore"):  # the rows that do see it may overflow
                 after = case.holding(arrays).call(backend)
@@ -81,13 +93,14 @@ def _replaced(case: Case, row: int, *, nan: bool) -> Iterator[tuple[str, Arrays]
     dead = ~np.asarray(shown.any(axis=2))[..., None]
     alike = 4 * query[:, ::group, row, None, :]  # scores above those of every other key
     largest = _largest(case)
-    fills: list[tuple[str, Array | float, float]] = [
+    fills: list[tuple[str, Array | float, Array | float]] = [
         ("similar keys", alike, 512.0),
         ("the largest numbers", largest, -largest),
         ("zeros", 0.0, 0.0),
     ]
     if nan:
-        fills += [("NaN", np.nan, np.nan), ("infinity", np.inf, -np.inf)]
+        odd = np.arange(case.keys)[:, None] % 2 == 1
+        fills.append(("NaN and infinity", np.where(odd, np.nan, np.inf), np.where(odd, -np.inf, np.nan)))
     for name, new_key, new_value in fills:
         yield name, (query, np.where(dead, new_key, key), np.where(dead, new_value, value))
 

@@ -31,7 +31,7 @@ HEAD_COUNTS = [
 class TestAttendance(Checks):
     """Q = 0 and V = identity: every visible key weighs the same, so that the output is the mask itself (A3-A5)."""
 
-    @over([*STRUCTURES, *SOFTCAPPED, *LONG[:2], *each_dtype(GROUPED[1:2], OTHER_DTYPES)])
+    @over([*STRUCTURES, *SOFTCAPPED, *LONG, *each_dtype(GROUPED[1:2], OTHER_DTYPES)])
     def test_exactly_the_visible_keys_take_part(self, backend: Subject, case: Case) -> None:
         """A4: the support of the weights is the visibility, and equal scores weigh the same."""
         weights = _attendance(backend, case)

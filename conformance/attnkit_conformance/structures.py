@@ -27,6 +27,12 @@ def ids(queries: tuple[int, ...], keys: tuple[int, ...], count: int = 3) -> ak.M
     return ak.Mask.documents(rng.integers(0, count, queries), rng.integers(0, count, keys))
 
 
+def packed_ids(queries: int, keys: int) -> ak.Mask:
+    """Give a documents mask of sequences laid end to end, the queries at the end of the keys."""
+    documents = np.arange(keys) * 5 // keys
+    return ak.Mask.documents(documents[keys - queries :], documents)
+
+
 def hiding_bias(*shape: int) -> np.ndarray[Any, Any]:
     """Give a bias of 0 and ``-inf``."""
     return np.where(np.random.default_rng(shape).random(shape) < 0.5, np.float32(0), np.float32(-np.inf))
@@ -135,14 +141,26 @@ GROUPED = [
     _grouped(_case("decode", 1, 40, kv_lengths=np.array([17, 33])), 2),
 ]
 
+
+def _long(label: str, queries: int = 150, keys: int = 1300, **options: Any) -> Case:
+    """Give a case that goes beyond the tiles in common use: 128 queries, 1024 keys."""
+    sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "queries": queries, "keys": keys, "head_dim": 64}
+    return Case(label=f"long-{label}", options=options, **sizes)  # type: ignore[arg-type]  # sizes are integers
+
+
 LONG = [
-    Case(label=label, batch=1, heads=1, kv_heads=1, queries=queries, keys=keys, options=options)
-    for label, queries, keys, options in (
-        ("long-causal", 300, 600, {"mask": causal()}),
-        ("long-window", 300, 600, {"mask": window(70)}),
-        ("long-decode", 1, 2100, {}),
-        ("long-rows", 3, 2100, {"mask": causal()}),
-    )
+    _long("causal", mask=causal()),
+    _long("causal-square", 300, 300, mask=causal()),
+    _long("window", mask=window(200, 30)),
+    _long("prefix", mask=prefix(1100)),
+    _long("chunked", mask=chunked(300)),
+    _long("documents", mask=packed_ids(150, 1300)),
+    _long("dense", mask=keep(150, 1300)),
+    _long("bias-inf", bias=hiding_bias(1, 1, 150, 1300)),
+    _long("lengths", mask=causal(), kv_lengths=1100),
+    _long("offsets", mask=window(500, 10), query_offset=600, key_offset=80),
+    _long("rows", 3, 2100, mask=causal()),
+    _long("decode", 1, 2100),
 ]
 
 STRUCTURES = [

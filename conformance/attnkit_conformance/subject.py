@@ -140,7 +140,7 @@ class Subject:
         except ak.UnsupportedError as error:
             if self.path is None or codes_of(error) != {"path"}:
                 raise
-            self.outcomes[f"outside {_first_reason(error)}"] += 1
+            self.outcomes[f"outside {_limit_of(error)}"] += 1
         else:
             self.outcomes["answered"] += 1
 
@@ -185,5 +185,7 @@ def overwrite(array: Array) -> None:
         return
 
 
-def _first_reason(error: ak.UnsupportedError) -> str:
-    return str(next(reason for reasons in error.reasons.values() for reason in reasons))
+def _limit_of(error: ak.UnsupportedError) -> str:
+    """Give the limit that a path has, without what came."""
+    reason = next(reason for reasons in error.reasons.values() for reason in reasons)
+    return f"{reason.field} must be {reason.required}"

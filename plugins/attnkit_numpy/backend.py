@@ -14,7 +14,7 @@ import numpy as np
 from attnkit import AttentionOutput, AttentionRequest, Backend, Capabilities, Operands, Pages, Plan, Reason
 from attnkit_numpy import decode, dense, tiled
 from attnkit_numpy.layout import Array, dtype_of
-from attnkit_numpy.repair import Run, is_finite, repair
+from attnkit_numpy.repair import Call, Run, is_finite, repair
 
 _PATHS: dict[str, Callable[[AttentionRequest], Run]] = {"tiled": tiled.plan, "decode": decode.plan, "dense": dense.plan}
 
@@ -86,7 +86,7 @@ class NumpyBackend(Backend):
             arrays = np.asarray(query), np.asarray(key), np.asarray(value)
             found = attend(*arrays, operands)
             if not is_finite(found.output):
-                found = repair(found, attend, *arrays, operands, request)
+                found = repair(found, attend, Call(*arrays, operands, request))
             return found
 
         return Plan(path, run)

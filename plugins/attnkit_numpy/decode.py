@@ -19,7 +19,7 @@ from attnkit import AttentionOutput, AttentionRequest, MaskStructure, Operands, 
 from attnkit_numpy.layout import Array, dtype_of, plain
 from attnkit_numpy.parts import Part, part_of
 from attnkit_numpy.scores import cap, multiply, softmax
-from attnkit_numpy.threads import BLAS, share
+from attnkit_numpy.threads import share, single_threaded
 
 MOST_ROWS = 16
 
@@ -53,7 +53,7 @@ def plan(request: AttentionRequest) -> Callable[[Array, Array, Array, Operands],
         if size * query.shape[0] * query.shape[1] * query.shape[2] >= _SHARED:
             share(work, _split(parts, request.group))
         else:
-            with BLAS:
+            with single_threaded():
                 for part in parts:
                     work(part)
         return _finished(result, query.dtype)

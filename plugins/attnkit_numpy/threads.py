@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import lru_cache
-from threading import Lock
-from typing import Any, Generic, TypeVar
+from threading import Lock, local
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -19,31 +20,52 @@ from threadpoolctl import ThreadpoolController
 Task = TypeVar("Task")
 
 
-class BlasLimit:
-    """Hold BLAS to one thread while anyone is inside; the last to leave restores what the first found."""
+class ProcessLimit:
+    """Hold the BLAS whose limit is one for the process; the last to leave restores what the first found."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._users = 0
         self._found: list[int] = []
 
-    def __enter__(self) -> int:
-        """Give how many threads BLAS may use outside."""
+    def __enter__(self) -> list[int]:
+        """Give how many threads each library may use outside."""
         with self._lock:
             if not self._users:
-                self._found = [library.num_threads for library in _libraries()]
-                _set_threads([1] * len(self._found))
+                self._found = _hold(_libraries().process)
             self._users += 1
-            return max(self._found, default=_cores())
+            return self._found
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._users -= 1
             if not self._users:
-                _set_threads(self._found)
+                _set_threads(_libraries().process, self._found)
 
 
-BLAS = BlasLimit()
+class ThreadLimit(local):
+    """Hold the BLAS whose limit is each thread's own, as OpenMP's is; may be entered again inside."""
+
+    def __init__(self) -> None:
+        self._found: list[list[int]] = []
+
+    def __enter__(self) -> list[int]:
+        """Give how many threads each library may use outside."""
+        self._found.append(_hold(_libraries().thread))
+        return self._found[-1]
+
+    def __exit__(self, *_: object) -> None:
+        _set_threads(_libraries().thread, self._found.pop())
+
+
+_PROCESS, _THREAD = ProcessLimit(), ThreadLimit()
+
+
+@contextmanager
+def single_threaded() -> Iterator[int]:
+    """Hold BLAS to one thread in the calling thread; gives how many it may use outside."""
+    with _PROCESS as process, _THREAD as thread:
+        yield max([*process, *thread], default=_cores())
 
 
 def share(work: Callable[[Task], object], tasks: Iterator[Task]) -> None:
@@ -52,7 +74,7 @@ def share(work: Callable[[Task], object], tasks: Iterator[Task]) -> None:
     Each task is handed out once, in order, to whoever is free; ``tasks`` may be a generator. A helper that comes late
     finds nothing left, so a busy machine costs no more than one thread would take.
     """
-    with BLAS as threads:
+    with single_threaded() as threads:
         feed = _Feed(work, tasks)
         helpers = [_pool().submit(feed.drain) for _ in range(min(threads, _cores()) - 1)]
         try:
@@ -76,7 +98,7 @@ class _Feed(Generic[Task]):
 
     def drain(self) -> None:
         """Work until nothing is left."""
-        with np.errstate(all="ignore"):  # the state is each thread's own
+        with _THREAD, np.errstate(all="ignore"):  # both are each thread's own
             for task in iter(self._next, None):
                 self._work(task)
 
@@ -90,17 +112,40 @@ class _Feed(Generic[Task]):
             return next(self._tasks, None) if self._open else None
 
 
-def _set_threads(numbers: list[int]) -> None:
-    for library, number in zip(_libraries(), numbers, strict=True):
-        library.set_num_threads(number)
+class _Libraries(NamedTuple):
+    """Controllers of BLAS libraries, by whether their limit is one for the process or each thread's own."""
+
+    process: tuple[Any, ...]
+    thread: tuple[Any, ...]
 
 
 @lru_cache(maxsize=1)
-def _libraries() -> tuple[Any, ...]:
-    """Give the controllers of NumPy's BLAS: the one in its wheel, or all that are loaded where there is none."""
+def _libraries() -> _Libraries:
+    """Find NumPy's BLAS: the one in its wheel, or all that are loaded where there is none."""
     every = ThreadpoolController().select(user_api="blas").lib_controllers
-    own = [library for library in every if os.sep + "numpy" in library.filepath]
-    return tuple(own or every)
+    used = [library for library in every if os.sep + "numpy" in library.filepath] or every
+    own = [library for library in used if getattr(library, "threading_layer", "") == "openmp"]
+    return _Libraries(tuple(library for library in used if library not in own), tuple(own))
+
+
+def _hold(libraries: tuple[Any, ...]) -> list[int]:
+    found = [library.num_threads for library in libraries]
+    _set_threads(libraries, [1] * len(found))
+    return found
+
+
+def _set_threads(libraries: tuple[Any, ...], numbers: list[int]) -> None:
+    for library, number in zip(libraries, numbers, strict=True):
+        _release(library)
+        library.set_num_threads(number)
+        _release(library)
+
+
+def _release(library: Any) -> None:
+    """Let any thread set the limit: since 3.8 threadpoolctl ignores, in silence, all but the first that did."""
+    release = getattr(library, "clear_controlling_thread", None)
+    if release is not None:
+        release(force=True)
 
 
 @lru_cache(maxsize=1)
@@ -115,9 +160,9 @@ def _cores() -> int:
 
 def _after_fork() -> None:
     """Forget the pool, whose threads do not survive a fork, and the users that the parent had."""
-    global BLAS
+    global _PROCESS
     _pool.cache_clear()
-    BLAS = BlasLimit()
+    _PROCESS = ProcessLimit()
 
 
 if hasattr(os, "register_at_fork"):

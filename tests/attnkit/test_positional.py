@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -96,7 +97,7 @@ def test_angles_are_computed_in_float64_whatever_the_type() -> None:
     np.testing.assert_allclose(sin[0, 0], math.sin(1_000_003), rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 def test_the_type_and_the_argument_are_kept(draw, dtype) -> None:
     x = draw(1, 2, 3, 8, dtype=dtype)
     before = x.copy()

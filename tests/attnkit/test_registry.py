@@ -156,6 +156,23 @@ def test_discovery_happens_once_and_not_before_it_is_asked_for(discovered, kit) 
     assert loads == [1]
 
 
+def test_discovery_that_fails_as_a_whole_is_tried_again(nobody, monkeypatch, kit) -> None:
+    monkeypatch.setattr("attnkit.registry.entry_points", lambda group: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        nobody.names()
+    monkeypatch.setattr("attnkit.registry.entry_points", lambda group: [Point("one", plugin(kit.spec("one")))])
+    assert nobody.names() == ["one"]
+
+
+def test_a_distribution_without_metadata_hides_no_other(install, tmp_path) -> None:
+    install("attnkit-good", "good_plugin", "good")
+    install("attnkit-left", "left_plugin", "left")
+    (tmp_path / "attnkit_left-3.1.dist-info" / "METADATA").unlink()
+    found = lines(Registry())
+    assert found["good"].available
+    assert "left_plugin" in found["left"].source
+
+
 def test_discovery_loads_no_backend(discovered, kit) -> None:
     registry = discovered(Point("one", plugin(kit.spec("one", load=fail(AssertionError("loaded"))))))
     assert lines(registry)["one"].available
@@ -273,6 +290,12 @@ def test_unregister_takes_it_out_and_lets_it_in_again(nobody, kit) -> None:
         ak.get_backend("mine")
     ak.register(mine)
     assert ak.get_backend("mine") is not before
+
+
+def test_unregister_knows_what_is_installed(discovered, kit) -> None:
+    registry = discovered(Point("one", plugin(kit.spec("one"))))
+    registry.unregister("one")
+    assert registry.names() == []
 
 
 def test_unregister_of_a_stranger_is_an_error(nobody) -> None:

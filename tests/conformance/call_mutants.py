@@ -162,7 +162,7 @@ def unwrapped(self: Plain, *arrays: Any) -> Any:
 
 REFUSALS = [
     fault("undeclared_dropped", "TestApplied", declared=without("alibi"), unsupported=silent("alibi"),
-          alibi=lambda self, operands: 0),
+          alibi=lambda self, operands, request: 0),
     fault("undeclared_applied", "TestApplied", declared=without("softcap"), unsupported=silent("softcap")),
     fault("undeclared_gqa", "TestGroupedHeads", declared=without("gqa"), unsupported=silent("gqa")),
     fault("undeclared_dtype", "TestNumerics", declared=replace(EVERYTHING, dtypes=frozenset({"float32"})),

@@ -68,7 +68,7 @@ class Plain(ak.Backend):
 
     def scores(self, query: Array, key: Array, operands: ak.Operands, request: ak.AttentionRequest) -> Array:
         capped = self.cap(self.scale(request) * self.products(query, key), request)
-        return capped + self.bias(operands, request) + self.alibi(operands)
+        return capped + self.bias(operands, request) + self.alibi(operands, request)
 
     def products(self, query: Array, key: Array) -> Array:
         return query @ key.swapaxes(-1, -2)
@@ -82,11 +82,12 @@ class Plain(ak.Backend):
     def bias(self, operands: ak.Operands, request: ak.AttentionRequest) -> Any:
         return 0 if operands.bias is None else operands.bias.astype(request.accumulate)
 
-    def alibi(self, operands: ak.Operands) -> Any:
+    def alibi(self, operands: ak.Operands, request: ak.AttentionRequest) -> Any:
         if operands.alibi is None:
             return 0
         rows, keys = operands.positions()
-        return -operands.alibi[:, :, None, None] * np.abs(rows - keys).astype(operands.alibi.dtype)
+        slopes = operands.alibi[:, :, None, None].astype(request.accumulate)
+        return -slopes * np.abs(rows - keys).astype(request.accumulate)
 
     def sinks(self, operands: ak.Operands, request: ak.AttentionRequest) -> Array | None:
         return None if operands.sinks is None else operands.sinks.astype(request.accumulate)[:, None, None]
@@ -153,9 +154,9 @@ class Plain(ak.Backend):
         for part, values in self.tiles(scores, value):
             old, top = top, self.maximum(top, part)
             base = self.base(top)
-            weights, shrink = self.weigh(part - base), np.exp(old - base)
+            weights, shrink = np.exp(part - base), np.exp(old - base)
             total = total * self.rescale_total(shrink) + weights.sum(axis=-1, keepdims=True)
-            output = output * self.rescale_output(shrink) + weights @ values
+            output = output * self.rescale_output(shrink) + self.weigh(weights, values)
         return output / np.where(total > 0, total, 1), self.lse(top, total)
 
     def tiles(self, scores: Array, value: Array) -> Iterator[tuple[Array, Array]]:
@@ -168,8 +169,8 @@ class Plain(ak.Backend):
     def base(self, top: Array) -> Array:
         return np.where(np.isfinite(top), top, 0)
 
-    def weigh(self, exponent: Array) -> Array:
-        return np.exp(exponent)
+    def weigh(self, weights: Array, values: Array) -> Array:
+        return weights @ values
 
     def rescale_output(self, shrink: Array) -> Array:
         return shrink
@@ -195,9 +196,9 @@ class Flash(Plain):
         self.rounded = query.dtype if query.dtype.itemsize == 2 else None
         return super().attention(query, key, value, operands, request)
 
-    def weigh(self, exponent: Array) -> Array:
-        weights = super().weigh(exponent)
-        return weights if self.rounded is None else weights.astype(self.rounded).astype(weights.dtype)
+    def weigh(self, weights: Array, values: Array) -> Array:
+        rounded = weights if self.rounded is None else weights.astype(self.rounded).astype(weights.dtype)
+        return super().weigh(rounded, values)
 
 
 class Unregistered(Subject):

@@ -15,7 +15,7 @@ import attnkit as ak
 
 def softcap_last(self: Plain, query: Array, key: Array, operands: ak.Operands, request: ak.AttentionRequest) -> Array:
     """Cap the scores when everything is added."""
-    added = self.bias(operands, request) + self.alibi(operands)
+    added = self.bias(operands, request) + self.alibi(operands, request)
     return self.cap(self.scale(request) * self.products(query, key) + added, request)
 
 
@@ -41,10 +41,10 @@ def biased(change: Any) -> Any:
 def sloped(change: Any) -> Any:
     """Take other slopes than were given."""
 
-    def alibi(self: Plain, operands: ak.Operands) -> Any:
+    def alibi(self: Plain, operands: ak.Operands, request: ak.AttentionRequest) -> Any:
         if operands.alibi is None:
             return 0
-        return Plain.alibi(self, operands._replace(alibi=change(operands.alibi)))
+        return Plain.alibi(self, operands._replace(alibi=change(operands.alibi)), request)
 
     return alibi
 
@@ -59,7 +59,7 @@ def sunk(change: Any) -> Any:
     return sinks
 
 
-def signed_distance(self: Plain, operands: ak.Operands) -> Any:
+def signed_distance(self: Plain, operands: ak.Operands, request: ak.AttentionRequest) -> Any:
     if operands.alibi is None:
         return 0
     rows, keys = operands.positions()
@@ -92,7 +92,9 @@ SCORES = [
     fault("alibi_batch0", "TestOptions", alibi=sloped(lambda slopes: first(slopes, 0))),
     fault("alibi_signed_distance", "TestOptions", alibi=signed_distance),
     fault("alibi_no_offset", "TestOptions",
-          alibi=lambda self, operands: Plain.alibi(self, operands._replace(query_offset=None))),
+          alibi=lambda self, operands, request: Plain.alibi(self, operands._replace(query_offset=None), request)),
+    fault("alibi_in_float32", "TestOptions",
+          alibi=lambda self, operands, request: np.float32(Plain.alibi(self, operands, request)) * np.float32(1)),
     fault("sink_ignored", "TestApplied", sinks=lambda self, operands, request: None),
     fault("sink_head0", "TestOptions", sinks=sunk(lambda sinks: first(sinks, 0))),
     fault("sink_scaled", "TestOptions", sinks=sunk(lambda sinks: sinks / 8)),
@@ -197,6 +199,8 @@ SOFTMAX = [
     fault("max_of_first_tile", "TestNumerics", FirstTile),
     fault("max_not_subtracted", "TestShift", base=lambda self, top: np.zeros_like(top)),
     fault("tail_tile_dropped", "TestAttendance", WholeTiles),
+    fault("tail_of_large_tiles_dropped", "TestAttendance", WholeTiles, tile=1024),
+    fault("max_of_large_first_tile", "TestNumerics", FirstTile, tile=1024),
     fault("pad_keys_counted", "TestAttendance", Padded),
     fault("boundary_key_twice", "TestAttendance", Overlapping),
     fault("head_dim_tail_dropped", "TestNumerics::test_head_sizes", products=whole_sixteens),

@@ -61,4 +61,4 @@ def test_a_correct_backend_of_other_numerics_passes(name: str) -> None:
 def test_a_modest_backend_passes(name: str, declared: ak.Capabilities) -> None:
     subject = Unregistered(type("Modest", (Plain,), {"declared": declared})())
     assert list(failures(subject, name)) == []
-    assert subject.outcomes["answered"] or name in ("TestMerge", "TestPadding")
+    assert subject.outcomes["answered"] or name in ("TestHiddenKeys", "TestMerge", "TestPadding")  # which need options

@@ -1,4 +1,4 @@
-"""Every fault of the catalogue's core that is about attention, a contiguous cache or an error has its test here."""
+"""The faults that must have a test here, one of each kind, and a path that no test takes is none that is tested."""
 
 from __future__ import annotations
 

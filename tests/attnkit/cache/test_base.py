@@ -179,6 +179,15 @@ def test_arguments_are_left_alone_and_not_kept(filled, shelf, operation) -> None
     assert shelf.observe(cache) == before
 
 
+@pytest.mark.parametrize(
+    ("operation", "argument"), [("truncate", 0), ("drop", [0, 0, 0]), ("reorder", [2, 0, 0]), ("reset", None)]
+)
+def test_an_empty_cache_stays_empty(cache, shelf, operation, argument) -> None:
+    before = shelf.observe(cache)
+    getattr(cache, operation)(*[argument] if argument is not None else [])
+    assert shelf.observe(cache) == before
+
+
 # Reset
 
 

@@ -6,17 +6,16 @@ size, ``E`` value head size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 import pytest
-from attnkit_numpy import decode, tiled
 
 import attnkit as ak
 from attnkit import reference
 from attnkit.numerics import numerics_for
+from attnkit_numpy import decode, tiled
 
 PATHS = ("tiled", "decode", "dense")
 DTYPES = {"float64": np.float64, "float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -162,9 +161,8 @@ def path(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut small calls into many tiles."""
     monkeypatch.setattr(tiled, "TILE_QUERIES", 16)
     monkeypatch.setattr(tiled, "TILE_KEYS", 32)
     monkeypatch.setattr(decode, "BLOCK", 16)
-    yield

@@ -44,7 +44,9 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "gaps": spread,
     "misaligned": misaligned,
     "read-only": read_only,
-    "part of a longer cache": lambda array: np.concatenate([array, np.full_like(array, np.nan)], 2)[:, :, : array.shape[2]],
+    "part of a longer cache": lambda array: np.concatenate([array, np.full_like(array, np.nan)], 2)[
+        :, :, : array.shape[2]
+    ],
 }
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from attnkit_numpy import decode
-from attnkit_numpy.backend import NumpyBackend
 
 import attnkit as ak
+from attnkit_numpy import decode
+from attnkit_numpy.backend import NumpyBackend
 
 
 def arrays(rows: int, keys: int, heads: int = 4, kv_heads: int = 2, head_dim: int = 64) -> list[Any]:

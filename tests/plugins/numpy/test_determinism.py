@@ -12,7 +12,11 @@ import attnkit as ak
 
 CAUSAL = ak.Mask.causal()
 # Sizes at which BLAS would use threads of its own, and the paths helpers.
-LARGE = {"tiled": (3, 4, 2, 300, 700, 64, 64), "decode": (3, 6, 2, 2, 5000, 64, 64), "dense": (3, 4, 2, 64, 200, 32, 32)}
+LARGE = {
+    "tiled": (3, 4, 2, 300, 700, 64, 64),
+    "decode": (3, 6, 2, 2, 5000, 64, 64),
+    "dense": (3, 4, 2, 64, 200, 32, 32),
+}
 SMALL = {"tiled": (3, 2, 2, 5, 9, 16, 16), "decode": (3, 4, 2, 1, 37, 16, 16), "dense": (3, 4, 2, 5, 9, 16, 16)}
 
 

@@ -13,7 +13,9 @@ CAUSAL = ak.Mask.causal()
 
 
 @pytest.mark.parametrize("sizes", [(0, 4, 2, 3, 5), (2, 0, 0, 3, 5), (2, 4, 2, 0, 5), (2, 4, 2, 3, 0), (0, 0, 0, 0, 0)])
-@pytest.mark.parametrize("options", [{}, {"mask": CAUSAL}, {"kv_lengths": 0, "mask": ak.Mask.window(2)}, {"alibi": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"mask": CAUSAL}, {"kv_lengths": 0, "mask": ak.Mask.window(2)}, {"alibi": True}]
+)
 def test_empty_axes(path: str, sizes: tuple[int, ...], options: dict[str, Any]) -> None:
     batch, heads, kv_heads, rows, keys = sizes
     if "alibi" in options:

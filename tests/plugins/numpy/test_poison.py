@@ -9,6 +9,7 @@ import pytest
 
 import attnkit as ak
 from attnkit import reference
+from attnkit_numpy import repair
 
 CAUSAL = ak.Mask.causal()
 INF, NAN = np.inf, np.nan
@@ -130,3 +131,38 @@ def test_padding_queries_are_not_read(calls: Any, path: str) -> None:
     clean = calls.run(case, path)
     arrays[0][1, :, 2:] = NAN
     calls.assert_same_bits(clean, calls.run(case, path))
+
+
+@pytest.mark.parametrize("rows", [4, 60])
+def test_values_so_large_that_a_base_of_zero_overflows(calls: Any, rows: int) -> None:
+    """Rows that overflow although no product of a weight and a value does are computed again."""
+    query, key, value = calls.draw(np.random.default_rng(7), "normal", (1, 2, 1, rows, 80, 16, 8), "float32")
+    case = calls.Case([5 * query, key, (value * 1e33).astype(np.float32)], {"mask": CAUSAL})
+    found = calls.run(case, "tiled")
+    assert np.isfinite(found.output).all()
+    calls.check(case, found)
+
+
+def test_nan_everywhere_is_not_computed_row_by_row(calls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = [np.full_like(array, NAN) for array in calls.draw(np.random.default_rng(8), "normal", SIZES, "float32")]
+    monkeypatch.setattr(repair, "_solve_row", None)
+    found = calls.run(calls.Case(arrays, {"mask": CAUSAL}), "tiled")
+    assert np.isnan(found.output).all()
+    assert np.isnan(found.lse).all()
+
+
+@pytest.mark.parametrize("kept", ["key", "value"])
+def test_nan_spreads_to_the_row_or_down_the_column(calls: Any, path: str, kept: str) -> None:
+    """Among rows that see one NaN and not another: in a key it takes the row, in a value its column."""
+    query, key, value = calls.draw(np.random.default_rng(9), "normal", (1, 1, 1, 4, 8, 4, 4), "float32")
+    clean = ak.attention(query, key, value, mask=CAUSAL, backend=f"numpy:{path}")
+    if kept == "key":
+        value[0, 0, 5:, 2] = NAN
+    else:
+        key[0, 0, 5:, 2] = NAN
+    lost = np.isnan(ak.attention(query, key, value, mask=CAUSAL, backend=f"numpy:{path}"))
+    expected = np.zeros((4, 4), bool)
+    expected[1:, 2 if kept == "key" else slice(None)] = True
+    np.testing.assert_array_equal(lost[0, 0], expected)
+    found = ak.attention(query, key, value, mask=CAUSAL, backend=f"numpy:{path}")
+    np.testing.assert_allclose(found[~lost], clean[~lost], rtol=1e-5, atol=1e-6)

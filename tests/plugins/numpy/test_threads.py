@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attnkit_numpy import threads
-from attnkit_numpy.threads import BLAS, share
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import attnkit as ak
+from attnkit_numpy import threads
+from attnkit_numpy.threads import share, single_threaded
 
 
 def blas() -> list[dict[str, Any]]:
@@ -39,18 +39,18 @@ def test_limit_stays_until_the_last_one_leaves() -> None:
         inside, leave, left = threading.Event(), threading.Event(), threading.Event()
 
         def hold() -> None:
-            with BLAS:
+            with single_threaded():
                 inside.set()
                 leave.wait(10)
             left.set()
 
         thread = threading.Thread(target=hold)
-        with BLAS as first:
+        with single_threaded() as first:
             thread.start()
             assert inside.wait(10)
         assert first == 2
         assert [library["num_threads"] for library in blas()] == [1] * len(before)
-        with BLAS as second:
+        with single_threaded() as second:
             assert second == 2
         leave.set()
         assert left.wait(10)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attnkit_numpy import tiled
-from attnkit_numpy.running import RunningSoftmax
 
 import attnkit as ak
+from attnkit_numpy import tiled
+from attnkit_numpy.running import RunningSoftmax
 
 CAUSAL = ak.Mask.causal()
 
@@ -56,9 +56,7 @@ VISITED: dict[str, tuple[ak.Mask | None, int]] = {
 
 
 @pytest.mark.parametrize(("mask", "expected"), VISITED.values(), ids=VISITED.keys())
-def test_empty_tiles_are_not_visited(
-    visits: list[tuple[int, int]], mask: ak.Mask | None, expected: int
-) -> None:
+def test_empty_tiles_are_not_visited(visits: list[tuple[int, int]], mask: ak.Mask | None, expected: int) -> None:
     x = np.random.default_rng(1).standard_normal((1, 1, 512, 8)).astype(np.float32)
     ak.attention(x, x, x, mask=mask, backend="numpy:tiled")
     assert sum(rows * keys for rows, keys in visits) == expected
