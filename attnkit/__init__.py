@@ -27,7 +27,7 @@ from attnkit.errors import (
     ShapeError,
     UnsupportedError,
 )
-from attnkit.explain import Explanation
+from attnkit.explanation import Explanation
 from attnkit.hookspecs import hookimpl
 from attnkit.masks import Mask
 from attnkit.merging import merge

@@ -12,10 +12,11 @@ from typing import Any
 from attnkit.backend import AttentionOutput, Backend
 from attnkit.cache.base import KVCache
 from attnkit.cache.contiguous import ContiguousCache
-from attnkit.call import Options, check_array, describe_call, gather_options
+from attnkit.call import Options, describe_call, gather_options
+from attnkit.checks import check_array
 from attnkit.config import KVCacheConfig
 from attnkit.errors import BackendUnavailableError, ShapeError, UnsupportedError
-from attnkit.explain import Explanation, explain_request
+from attnkit.explanation import Explanation, explain_request
 from attnkit.masks import Mask
 from attnkit.packed import run_packed
 from attnkit.registry import BackendInfo, registry

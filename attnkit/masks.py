@@ -19,20 +19,18 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from attnkit.arrays import is_array
 from attnkit.errors import DTypeError, ShapeError
-from attnkit.structure import FARTHEST, MaskStructure, same_document, visible
+from attnkit.mask_terms import KINDS, Term, canonical, check_boolean, check_ids, check_size, same_argument, structure_of
+from attnkit.structure import MaskStructure, same_document, visible
 
 Array = Any
-Term = tuple[Any, ...]
-_ORDER = ("causal", "window", "prefix", "chunked", "documents", "dense")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,17 +69,17 @@ class Mask:
         ShapeError
             If ``left`` is below 1 or ``right`` below 0.
         """
-        return Mask((("window", _size("left", left, 1, True), _size("right", right, 0, True)),))
+        return Mask((("window", check_size("left", left, 1, True), check_size("right", right, 0, True)),))
 
     @staticmethod
     def prefix(n: int) -> Mask:
         """Show the first ``n`` keys to everyone and the rest causally: visible where ``j < n or j <= p``."""
-        return Mask((("prefix", _size("n", n, 0)),))
+        return Mask((("prefix", check_size("n", n, 0)),))
 
     @staticmethod
     def chunked(n: int) -> Mask:
         """Keep the keys of the query's own chunk of ``n`` positions: visible where ``j // n == p // n``."""
-        return Mask((("chunked", _size("n", n, 1)),))
+        return Mask((("chunked", check_size("n", n, 1)),))
 
     @staticmethod
     def documents(ids_q: Array, ids_k: Array) -> Mask:
@@ -94,18 +92,18 @@ class Mask:
         ids_k
             Integers ``[S]`` or ``[B, S]``.
         """
-        return Mask((("documents", _ids("ids_q", ids_q), _ids("ids_k", ids_k)),))
+        return Mask((("documents", check_ids("ids_q", ids_q), check_ids("ids_k", ids_k)),))
 
     @staticmethod
     def dense(array: Array) -> Mask:
         """Keep the keys where ``array`` is ``True``; booleans that broadcast to ``[B, H, T, S]``."""
-        return Mask((("dense", _boolean(array)),))
+        return Mask((("dense", check_boolean(array)),))
 
     def __and__(self, other: Mask) -> Mask:
         """Join two masks: a key stays visible where both show it."""
         if not isinstance(other, Mask):
             raise DTypeError(f"mask: & joins Masks, got {type(other).__name__}; wrap booleans in Mask.dense(...)")
-        return Mask(_canonical(self.terms + other.terms))
+        return Mask(canonical(self.terms + other.terms))
 
     __rand__ = __and__
     __array_ufunc__ = None  # otherwise NumPy would join each element of an array with the mask
@@ -113,7 +111,7 @@ class Mask:
     @cached_property
     def structure(self) -> MaskStructure:
         """The hashable part: everything but the arrays."""
-        return _structure(self.terms)
+        return structure_of(self.terms)
 
     @cached_property
     def document_ids(self) -> tuple[tuple[Array, Array], ...]:
@@ -195,7 +193,7 @@ class Mask:
         if not isinstance(other, Mask):
             return NotImplemented
         return self.structure == other.structure and all(
-            _same(a, b)
+            same_argument(a, b)
             for mine, theirs in zip(self.terms, other.terms, strict=True)
             for a, b in zip(mine, theirs, strict=True)
         )
@@ -211,59 +209,8 @@ def _per_sequence(offset: Array) -> Array:
     return offset if offset.ndim == 0 else offset[:, None, None, None]
 
 
-def _canonical(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Sort terms by kind, merge windows and prefixes into their intersection, drop repetitions."""
-    kinds: dict[str, list[Term]] = {kind: [] for kind in _ORDER}
-    for term in terms:
-        if not any(len(term) == len(seen) and all(map(_same, term, seen)) for seen in kinds[term[0]]):
-            kinds[term[0]].append(term)
-    if kinds["causal"] and kinds["prefix"]:
-        raise ShapeError(
-            "mask: prefix(n) already contains causal, and joining both would hide the prefix again; "
-            "use prefix(n) alone, or causal() alone"
-        )
-    if kinds["window"]:
-        kinds["window"] = [("window", _least(t[1] for t in kinds["window"]), _least(t[2] for t in kinds["window"]))]
-    if kinds["prefix"]:
-        kinds["prefix"] = [min(kinds["prefix"])]
-    kinds["chunked"].sort()
-    return tuple(term for kind in _ORDER for term in kinds[kind])
-
-
-def _structure(terms: tuple[Term, ...]) -> MaskStructure:
-    arguments = {term[0]: term[1:] for term in terms}
-    left, right = arguments.get("window", (None, None))
-    return MaskStructure(
-        causal="causal" in arguments,
-        left=left,
-        right=right,
-        prefix=arguments.get("prefix", (None,))[0],
-        chunks=tuple(term[1] for term in terms if term[0] == "chunked"),
-        documents=sum(term[0] == "documents" for term in terms),
-        dense=sum(term[0] == "dense" for term in terms),
-    )
-
-
-def _least(sizes: Iterable[int | None]) -> int | None:
-    return min((size for size in sizes if size is not None), default=None)
-
-
-def _size(name: str, value: Any, least: int, optional: bool = False) -> int | None:
-    if optional and value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        kind = "an integer or None" if optional else "an integer"
-        raise ShapeError(f"mask: {name} must be {kind}, got {value!r}")
-    if value < least:
-        alternative = " or None for unlimited" if optional else ""
-        raise ShapeError(f"mask: {name} must be >= {least}{alternative}, got {int(value)}")
-    if value > FARTHEST:
-        raise ShapeError(f"mask: {name} must be <= 2**53, got {int(value)}")
-    return int(value)
-
-
 def _length(name: str, value: Any) -> int:
-    length = _size(name, value, 0)
+    length = check_size(name, value, 0)
     return 0 if length is None else length
 
 
@@ -272,49 +219,6 @@ def _offset(name: str, value: Any) -> np.ndarray[Any, Any]:
     if offset.dtype.kind not in "iu" or offset.ndim > 1:
         raise DTypeError(f"mask: {name} must be an integer or integers [B], got {value!r}")
     return offset
-
-
-def _frozen(name: str, array: Any) -> Array:
-    """Copy a NumPy array into a read-only one; arrays of other libraries stay where they are."""
-    if is_array(array) and not isinstance(array, np.ndarray):
-        return array
-    if isinstance(array, np.ma.MaskedArray):
-        raise DTypeError(f"mask: {name} must be a plain array, got a masked array; join a Mask.dense(...) of its mask")
-    try:
-        array = np.array(array)
-    except ValueError as error:
-        raise ShapeError(f"mask: {name} must be an array or nested lists of equal lengths: {error}") from error
-    array.flags.writeable = False
-    return array
-
-
-def _ids(name: str, ids: Any) -> Array:
-    array = _frozen(name, ids)
-    if isinstance(array, np.ndarray) and array.size == 0:
-        array = _frozen(name, array.astype(np.int64))
-    if array.ndim not in (1, 2):
-        raise ShapeError(f"mask: {name} must be [length] or [B, length], got shape {tuple(array.shape)}")
-    if "int" not in str(array.dtype):
-        raise DTypeError(f"mask: {name} must hold integers, got {array.dtype}")
-    return array
-
-
-def _boolean(array: Any) -> Array:
-    array = _frozen("dense", array)
-    if str(array.dtype).rpartition(".")[2] != "bool":
-        raise DTypeError(
-            f"mask: dense needs booleans with True = keep, got {array.dtype}; "
-            "compare an integer mask (array != 0), or pass additive floats as bias="
-        )
-    if not 2 <= array.ndim <= 4:
-        raise ShapeError(f"mask: dense must broadcast to [B, H, T, S] from 2 to 4 axes, got shape {tuple(array.shape)}")
-    return array
-
-
-def _same(a: Any, b: Any) -> bool:
-    if hasattr(a, "shape") or hasattr(b, "shape"):
-        return a is b or (getattr(a, "shape", None) == getattr(b, "shape", None) and bool((a == b).all()))
-    return bool(a == b)
 
 
 def _show(argument: Any) -> str:
@@ -339,8 +243,8 @@ def _load(term: Mapping[str, Any]) -> Mask:
     kind = fields.pop("kind", None)
     if kind == "dense":
         return Mask.dense(_unpack(fields))
-    if kind not in _ORDER:
-        raise ShapeError(f"mask: kind must be one of {', '.join(_ORDER)}, got {kind!r}")
+    if kind not in KINDS:
+        raise ShapeError(f"mask: kind must be one of {', '.join(KINDS)}, got {kind!r}")
     try:
         return getattr(Mask, kind)(**fields)  # type: ignore[no-any-return]
     except TypeError as error:

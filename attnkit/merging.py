@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from attnkit.arrays import DTYPES, dtype_name, namespace
-from attnkit.call import check_array, check_home
+from attnkit.checks import check_array, check_home
 from attnkit.errors import DTypeError, ShapeError
 
 Array = Any

@@ -13,7 +13,7 @@ import numpy as np
 from attnkit.api import BackendChoice, attention
 from attnkit.arrays import namespace
 from attnkit.cache.layer import CacheLayer
-from attnkit.call import check_array
+from attnkit.checks import check_array
 from attnkit.config import AttentionConfig
 from attnkit.errors import DTypeError, ShapeError
 from attnkit.positional import apply_rope, rope_tables

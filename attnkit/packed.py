@@ -10,7 +10,7 @@ import numpy as np
 
 from attnkit.arrays import namespace
 from attnkit.backend import AttentionOutput
-from attnkit.call import check_array, common_device, host_array, integers
+from attnkit.checks import check_array, common_device, host_array, integers
 from attnkit.errors import DTypeError, ShapeError
 
 Array = Any

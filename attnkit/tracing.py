@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from attnkit.explain import explain_request
+from attnkit.explanation import explain_request
 from attnkit.request import AttentionRequest
 from attnkit.selection import Choice, Rejected, Selection
 

@@ -90,7 +90,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     """Put an empty registry, which looks for no entry points, in the place of the shared one."""
     registry = Registry()
     monkeypatch.setattr("attnkit.registry.entry_points", lambda group: [])
-    for module in ("registry", "selection", "explain", "api"):  # attnkit.explain itself is the function
+    for module in ("registry", "selection", "explanation", "api"):
         monkeypatch.setattr(import_module(f"attnkit.{module}"), "registry", registry)
     monkeypatch.delenv(selection.ENVIRONMENT, raising=False)
     selection._select.cache_clear()  # its key has the generation of a registry, not the registry

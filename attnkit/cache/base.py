@@ -17,7 +17,7 @@ import numpy as np
 
 from attnkit.backend import Backend
 from attnkit.cache.layer import CacheLayer
-from attnkit.call import host_integers
+from attnkit.checks import host_integers
 from attnkit.config import KVCacheConfig
 from attnkit.errors import DTypeError, Reason, ShapeError, UnsupportedError
 from attnkit.pages import IntArray, Pages, PageTable

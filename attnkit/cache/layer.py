@@ -12,7 +12,8 @@ import numpy as np
 
 from attnkit.arrays import DTYPES, dtype_name
 from attnkit.backend import AttentionOutput
-from attnkit.call import Options, check_array, check_home, describe_call, host_lengths
+from attnkit.call import Options, describe_call
+from attnkit.checks import check_array, check_home, host_lengths
 from attnkit.errors import DTypeError, ShapeError
 from attnkit.masks import Mask
 from attnkit.pages import IntArray

@@ -11,7 +11,7 @@ from attnkit.arrays import DTYPES
 from attnkit.cli.maskspec import parse_mask
 from attnkit.cli.output import FAULT, print_json, print_line, print_table
 from attnkit.errors import DTypeError, ShapeError
-from attnkit.explain import Explanation, explain_request
+from attnkit.explanation import Explanation, explain_request
 from attnkit.request import AttentionRequest, round_length
 from attnkit.selection import current_choice, normalise
 

@@ -144,7 +144,7 @@ GROUPED = [
 
 def _long(label: str, queries: int = 150, keys: int = 1300, **options: Any) -> Case:
     """Give a case that goes beyond the tiles in common use: 128 queries, 1024 keys."""
-    sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "queries": queries, "keys": keys, "head_dim": 64}
+    sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "queries": queries, "keys": keys, "head_dim": 128}
     return Case(label=f"long-{label}", options=options, **sizes)  # type: ignore[arg-type]  # sizes are integers
 
 

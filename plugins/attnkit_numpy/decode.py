@@ -27,7 +27,7 @@ MOST_ROWS = 16
 BLOCK = 1024
 
 # One product of a row after the other is faster up to here, although it reads the keys again from the L2 cache.
-_ROW_BY_ROW = 3
+_ROW_BY_ROW = 4
 
 # Below so many elements in the keys of a head OpenBLAS uses no threads, so there is no need to hold it to one.
 _ALONE = 9_000

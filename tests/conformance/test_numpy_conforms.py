@@ -12,8 +12,8 @@ NUMPY = ak.get_backend("numpy")
 CHOICES = ("numpy", *(f"numpy:{path}" for path in NUMPY.paths))
 
 
-@pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("name", CLASSES)
 def test_it_conforms(choice: str, name: str, record_property: pytest.RecordProperty) -> None:
     subject = Subject(choice, NUMPY)
     found = [f"{check}: {error}" for check, error in failures(subject, name)]

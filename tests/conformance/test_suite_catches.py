@@ -56,9 +56,9 @@ def test_a_correct_backend_of_other_numerics_passes(name: str) -> None:
     assert list(failures(Unregistered(Flash()), name)) == []
 
 
-@pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("declared", MODEST.values(), ids=list(MODEST))
+@pytest.mark.parametrize("name", CLASSES)
 def test_a_modest_backend_passes(name: str, declared: ak.Capabilities) -> None:
-    subject = Unregistered(type("Modest", (Plain,), {"declared": declared})())
+    subject = Unregistered(type("Modest", (Plain,), {"declared": declared, "tile": 256})())
     assert list(failures(subject, name)) == []
     assert subject.outcomes["answered"] or name in ("TestHiddenKeys", "TestMerge", "TestPadding")  # which need options
