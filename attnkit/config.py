@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from attnkit.errors import DTypeError
+from attnkit.errors import DTypeError, ShapeError
 from attnkit.masks import Mask
 
 DType = Literal["float16", "bfloat16", "float32", "float64"]
@@ -179,6 +179,8 @@ class KVCacheConfig(_Config):
         Fixed caches hold ``max_length`` from the start; growing ones go up in quarters of a power of two, at least 64,
         so that at most a fifth lies idle and appending stays O(1) a token.
         """
+        if length < 0:
+            raise ShapeError(f"length must be >= 0, got {length}")
         if self.max_length is not None:
             return self.max_length
         return _round_up(length, _granule(length))

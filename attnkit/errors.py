@@ -20,6 +20,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+_PHRASES = {
+    "unavailable": "cannot run here: {actual}",
+    "broken": "cannot judge the request: {actual}",
+    "outranked": "passed over for {required}",
+    "not_chosen": "not what was {required}",
+    "not_owner": "does not own {actual}",
+    "not_automatic": "is never taken by automatic choice",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -47,7 +56,8 @@ class Reason:
     hint: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.field} must be {self.required}, got {self.actual}"
+        phrase = _PHRASES.get(self.code, "{field} must be {required}, got {actual}")
+        text = phrase.format(field=self.field, required=self.required, actual=self.actual)
         return f"{text} ({self.hint})" if self.hint else text
 
     def to_dict(self) -> dict[str, str]:

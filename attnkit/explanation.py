@@ -67,6 +67,7 @@ class Explanation:
     def __str__(self) -> str:
         taken = f"{self.backend}:{self.path}" if self.backend else "nothing"
         lines = [f"{taken} takes the call ({self.choice})"]
+        lines += [f"  {line}" for line in self.error.splitlines()[:1]]
         lines += [f"  {name}: {reason}" for name, reasons in self.rejected.items() for reason in reasons]
         return "\n".join(lines)
 

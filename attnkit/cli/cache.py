@@ -87,6 +87,8 @@ def _sizes_of(config: Path | None) -> dict[str, Any]:
     try:
         source = read_json(config)
         attention = AttentionConfig.from_hf(source)
+    except OSError as error:
+        raise ShapeError(f"--config {config}: {error.strerror or error}") from error
     except ValueError as error:
         raise ShapeError(f"--config {config}: {error}") from error
     sizes = {"num_kv_heads": attention.num_kv_heads, "head_dim": attention.head_dim, "value_dim": attention.value_dim}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -10,10 +11,10 @@ import typer
 from attnkit.arrays import DTYPES
 from attnkit.cli.maskspec import parse_mask
 from attnkit.cli.output import FAULT, print_json, print_line, print_table
-from attnkit.errors import DTypeError, ShapeError
+from attnkit.errors import BackendUnavailableError, DTypeError, PluginError, ShapeError
 from attnkit.explanation import Explanation, explain_request
 from attnkit.request import AttentionRequest, round_length
-from attnkit.selection import current_choice, normalise
+from attnkit.selection import current_choice, normalise, resolve
 
 Size = Annotated[int, typer.Option(min=0)]
 
@@ -95,11 +96,14 @@ def _kv_heads(heads: int, kv_heads: int | None) -> int:
 
 
 def _choice(backend: str | None) -> str | list[str] | None:
-    """Read ``--backend``; a name that is not registered is wrong use."""
+    """Read ``--backend``; a name or path that does not exist is wrong use."""
     if backend is None:
         return None
     names = [name.strip() for name in backend.split(",")]
     normalise(names)
+    for name in names:
+        with suppress(BackendUnavailableError, PluginError):  # these the explanation tells
+            resolve(name)
     return names if len(names) > 1 else names[0]
 
 

@@ -17,10 +17,9 @@ from attnkit import reference
 from attnkit_conformance.cases import Array, Case
 from attnkit_conformance.compare import assert_equal, assert_like, assert_within
 from attnkit_conformance.oracle import tolerance_of, truth_of
-from attnkit_conformance.structures import causal
+from attnkit_conformance.structures import CAUSALLY
 from attnkit_conformance.subject import Answer, Subject
 
-CAUSAL: Mapping[str, Any] = {"mask": causal()}
 Tokens = tuple[Array, Array]
 
 
@@ -175,16 +174,15 @@ class History:
         self.held = [list(zip(key, value, strict=True)) for _ in self.layers]
         self._ragged.clear()
 
-    def ask(self, query: Array, options: Mapping[str, Any] = CAUSAL, *, layer: int = 0) -> Answer:
-        """Attend over the cache with NumPy queries."""
-        arguments = self.subject.options(options)
-        if not self.subject.capabilities.lse:
-            output = self.cache[layer].attend(self.subject.array(query), **arguments)
-            return Answer(self.subject.numpy(output), None)
-        result = self.cache[layer].attend_with_lse(self.subject.array(query), **arguments)
-        return Answer(self.subject.numpy(result.output), self.subject.numpy(result.lse))
+    def ask(self, query: Array, options: Mapping[str, Any] = CAUSALLY, *, layer: int = 0, lse: bool = True) -> Answer:
+        """Attend over the cache with NumPy queries; with the log-sum-exp too, where it is wanted and declared."""
+        subject, arguments = self.subject, self.subject.options(options)
+        if not (lse and subject.capabilities.lse):
+            return Answer(subject.numpy(self.cache[layer].attend(subject.array(query), **arguments)), None)
+        result = self.cache[layer].attend_with_lse(subject.array(query), **arguments)
+        return Answer(subject.numpy(result.output), subject.numpy(result.lse))
 
-    def attend(self, count: int | None = None, options: Mapping[str, Any] = CAUSAL) -> None:
+    def attend(self, count: int | None = None, options: Mapping[str, Any] = CAUSALLY) -> None:
         """Attend over every layer with new queries; check against the oracle on the plain concatenation."""
         for layer in self.layers:
             query = self.queries(count)

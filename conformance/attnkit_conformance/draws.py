@@ -49,6 +49,18 @@ def ascending(rng: np.random.Generator, query: Shape, key: Shape, value: Shape) 
     )
 
 
+def climbing(rng: np.random.Generator, query: Shape, key: Shape, value: Shape) -> Arrays:
+    """Scores that climb by hundreds along the keys: the last tile outweighs the first by more than ``exp`` can take."""
+    steep = np.sqrt(150 * np.sqrt(query[3]))
+    direction = np.ones(query[3]) / np.sqrt(query[3])
+    ramp = np.linspace(-1, 1, key[2])[:, None]
+    return (
+        rng.standard_normal(query) + steep * direction,
+        rng.standard_normal(key) + steep * ramp * direction,
+        rng.standard_normal(value),
+    )
+
+
 def huge(rng: np.random.Generator, query: Shape, key: Shape, value: Shape) -> Arrays:
     """Scores far beyond what ``exp`` can take, and beyond float16 before they are scaled."""
     return 30 * rng.standard_normal(query), 30 * rng.standard_normal(key), rng.standard_normal(value)
@@ -59,4 +71,6 @@ def cancelling(rng: np.random.Generator, query: Shape, key: Shape, value: Shape)
     return 0.05 * rng.standard_normal(query), rng.standard_normal(key), 4 * rng.standard_normal(value)
 
 
-DRAWS: Final[dict[str, Draw]] = {draw.__name__: draw for draw in (uniform, normal, peaked, ascending, huge, cancelling)}
+DRAWS: Final[dict[str, Draw]] = {
+    draw.__name__: draw for draw in (uniform, normal, peaked, ascending, climbing, huge, cancelling)
+}

@@ -16,11 +16,10 @@ import attnkit as ak
 from attnkit_conformance.cases import OTHER_DTYPES, Case, each_dtype, plain
 from attnkit_conformance.checking import Checks, over
 from attnkit_conformance.compare import assert_equal, assert_like
-from attnkit_conformance.structures import causal, chunked, ids, keep, window
+from attnkit_conformance.structures import CAUSALLY, causal, chunked, ids, keep, window
 from attnkit_conformance.subject import Answer, Subject, lse_dtype, overwrite
 from attnkit_conformance.views import VIEWS
 
-CAUSAL = {"mask": causal()}
 SINKS = {"sinks": np.array([0.7, -np.inf], np.float32)}
 ODD_ROWS = np.arange(6)[:, None] % 2 == np.ones(9)
 
@@ -30,7 +29,7 @@ def _case(label: str, **options: Any) -> Case:
 
 
 EMPTY_ROWS = [
-    Case(label="before-every-key", queries=9, keys=4, options=CAUSAL),
+    Case(label="before-every-key", queries=9, keys=4, options=CAUSALLY),
     _case("window-beyond", mask=window(3), query_offset=20),
     _case("window-before", mask=window(3), query_offset=np.array([-3, 0])),
     _case("other-chunk", mask=chunked(4), query_offset=14),
@@ -52,17 +51,17 @@ EMPTY_AXES = [
         Case(label="no-keys", keys=0),
         Case(label="nothing", batch=0, queries=0, keys=0),
     )
-    for kind, options in (("", {}), ("-causal", CAUSAL), ("-sunk", SINKS))
+    for kind, options in (("", {}), ("-causal", CAUSALLY), ("-sunk", SINKS))
 ]
 CALLS = [
     Case(label="plain", queries=5, keys=9),
-    Case(label="causal", queries=9, keys=9, options=CAUSAL),
+    Case(label="causal", queries=9, keys=9, options=CAUSALLY),
     Case(label="decode", queries=1, keys=40),
     Case(label="grouped", heads=4, queries=5, keys=9, options={"mask": window(4)}),
     Case(label="one-key", queries=1, keys=1),
     _case("dense", mask=keep(2, 2, 6, 9)),
     _case("terms", softcap=3.0, bias=np.ones((2, 2, 6, 9), np.float32), sinks=np.ones(2, np.float32)),
-    *each_dtype([Case(label="causal", queries=9, keys=9, options=CAUSAL)], OTHER_DTYPES),
+    *each_dtype([Case(label="causal", queries=9, keys=9, options=CAUSALLY)], OTHER_DTYPES),
 ]
 
 

@@ -15,7 +15,7 @@ import attnkit as ak
 from attnkit_conformance.cases import OTHER_DTYPES, Array, Case, each_dtype
 from attnkit_conformance.checking import Checks, over
 from attnkit_conformance.compare import assert_equal, assert_within
-from attnkit_conformance.structures import causal, chunked, prefix, window
+from attnkit_conformance.structures import CAUSALLY, chunked, prefix, window
 from attnkit_conformance.subject import Subject
 
 _KEYS = 40
@@ -30,17 +30,17 @@ def _case(label: str, queries: int = 9, options: Any = None, **fields: Any) -> C
 
 SPLIT = [
     _case("plain"),
-    _case("causal", options={"mask": causal()}),
-    _case("causal-square", queries=_KEYS, options={"mask": causal()}),
+    _case("causal", options=CAUSALLY),
+    _case("causal-square", queries=_KEYS, options=CAUSALLY),
     _case("window", options={"mask": window(7, 2)}),
     _case("prefix", options={"mask": prefix(35)}),
     _case("chunked", options={"mask": chunked(7)}),
     _case("decode", queries=1),
-    _case("rising", draw="ascending", options={"mask": causal()}),
-    _case("grouped", heads=4, options={"mask": causal()}),
-    _case("sinks", options={"sinks": np.array([0.5, 3.0], np.float32), "mask": causal()}),
-    _case("alibi", options={"alibi": ak.alibi_slopes(2), "mask": causal()}),
-    *each_dtype([_case("causal", options={"mask": causal()})], OTHER_DTYPES),
+    _case("rising", draw="ascending", options=CAUSALLY),
+    _case("grouped", heads=4, options=CAUSALLY),
+    _case("sinks", options={"sinks": np.array([0.5, 3.0], np.float32), **CAUSALLY}),
+    _case("alibi", options={"alibi": ak.alibi_slopes(2), **CAUSALLY}),
+    *each_dtype([_case("causal", options=CAUSALLY)], OTHER_DTYPES),
 ]
 
 

@@ -14,14 +14,14 @@ import numpy as np
 from attnkit_conformance.cases import OTHER_DTYPES, Array, Case, each_dtype, plain
 from attnkit_conformance.checking import Checks, over
 from attnkit_conformance.compare import assert_equal, assert_within
-from attnkit_conformance.structures import GROUPED, LONG, SOFTCAPPED, STRUCTURES, causal
+from attnkit_conformance.structures import CAUSALLY, GROUPED, LONG, SOFTCAPPED, STRUCTURES
 from attnkit_conformance.subject import Subject
 
 HEAD_COUNTS = [
     replace(case, heads=heads, kv_heads=kv_heads)
     for case in (
         Case(label="plain", queries=5, keys=40),
-        Case(label="causal", queries=40, keys=40, options={"mask": causal()}),
+        Case(label="causal", queries=40, keys=40, options=CAUSALLY),
         Case(label="decode", queries=1, keys=40),
     )
     for heads, kv_heads in ((2, 2), (4, 2), (6, 3), (4, 1), (6, 2))
@@ -74,7 +74,7 @@ class TestGroupedHeads(Checks):
 class TestShift(Checks):
     """A12: adding one vector to every key moves all scores of a row alike, which changes nothing but the LSE."""
 
-    @over(each_dtype([Case(label="shift", queries=9, keys=40, options={"mask": causal()})]))
+    @over(each_dtype([Case(label="shift", queries=9, keys=40, options=CAUSALLY)]))
     def test_a_common_shift_of_the_scores_changes_nothing(self, backend: Subject, case: Case) -> None:
         """The scores move by more than what ``exp`` can take, up in some rows and down in others."""
         query, key, value = (plain(array).copy() for array in case.arrays)

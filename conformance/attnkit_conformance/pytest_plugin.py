@@ -18,7 +18,17 @@ _OPTION = "--attnkit-backend"
 _MARK = "attnkit"
 _SUBJECTS = pytest.StashKey[dict[str, "Subject"]]()
 
-pytest.register_assert_rewrite("attnkit_conformance")
+CHECKS = (
+    "cache_equivalence",
+    "cache_safety",
+    "causality",
+    "edges",
+    "merging",
+    "numerics_checks",
+    "probes",
+    "refusals",
+)
+pytest.register_assert_rewrite(*(f"attnkit_conformance.{name}" for name in CHECKS))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,6 +5,7 @@ Sizes are odd, prime or just past a power of two on purpose: a fault at the edge
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ import attnkit as ak
 from attnkit_conformance.cases import Case
 
 causal, window, prefix, chunked = ak.Mask.causal, ak.Mask.window, ak.Mask.prefix, ak.Mask.chunked
+CAUSALLY: Mapping[str, Any] = {"mask": causal()}
 
 
 def keep(*shape: int, share: float = 0.5) -> ak.Mask:

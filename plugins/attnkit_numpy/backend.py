@@ -18,6 +18,19 @@ from attnkit_numpy.repair import Call, Run, is_finite, repair
 
 _PATHS: dict[str, Callable[[AttentionRequest], Run]] = {"tiled": tiled.plan, "decode": decode.plan, "dense": dense.plan}
 
+# Where the paths cross, in microseconds a call (best of many; two cores with AVX2, D = 64, float32, causal):
+#
+#   H   K   T     S      tiled  decode  dense
+#   8   8   8     8        720     230    120
+#   8   8   32    32       840       -    250    calls to Python outweigh the work
+#   8   8   128   128     3200       -   1900
+#   8   8   256   256     4600       -   4800    two threads outweigh them
+#   8   8   16    1024    2250    2500   1240
+#   8   8   16    4096   10500   11800  12800
+#   9   3   1     100      600      50     80
+_DENSE_SCORES = 2**18  # H * T * S
+_DECODE_ROWS = 16  # H / K * T
+
 _CAPABILITIES = Capabilities(
     libraries=frozenset({"numpy"}),
     devices=frozenset({"cpu"}),
@@ -70,10 +83,17 @@ class NumpyBackend(Backend):
         return reasons
 
     def preference(self, request: AttentionRequest) -> tuple[str, ...]:
-        """Give the paths, the fastest first; ``_THRESHOLDS`` says how that was measured."""
-        if request.group * request.query_length <= decode.MOST_ROWS:
+        """Give the paths, the fastest first.
+
+        It never looks at the batch, so that a sequence takes the same path alone and in any batch.
+        """
+        if request.query_length == 1:
             return "decode", "tiled", "dense"
-        return "tiled", "dense"
+        if request.num_heads * request.query_length * request.key_length <= _DENSE_SCORES:
+            return "dense", "tiled", "decode"
+        if request.group * request.query_length <= _DECODE_ROWS:
+            return "decode", "tiled", "dense"
+        return "tiled", "decode", "dense"
 
     def plan(self, request: AttentionRequest, path: str) -> Plan:
         """Bind a request to one path, and to the repair of what hidden NaN and infinity did to its result."""

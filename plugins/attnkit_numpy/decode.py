@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit import AttentionOutput, AttentionRequest, MaskStructure, Operands, Schedule
+from attnkit import AttentionOutput, AttentionRequest, MaskStructure, Operands, Schedule, Tile
 from attnkit_numpy.layout import Array, dtype_of, plain
 from attnkit_numpy.parts import Part, part_of
 from attnkit_numpy.scores import cap, multiply, softmax
-from attnkit_numpy.threads import share, single_threaded
+from attnkit_numpy.threads import SHARED, share
 
-MOST_ROWS = 16
+MOST_ROWS = 128
 
 # Keys that are converted and multiplied at a time: half a megabyte of float32 at D = 128, which stays in the L2 cache.
 BLOCK = 1024
@@ -31,9 +31,6 @@ _ROW_BY_ROW = 4
 
 # Below so many elements in the keys of a head OpenBLAS uses no threads, so there is no need to hold it to one.
 _ALONE = 9_000
-
-# Multiplications from which on helpers save more time than they cost. Measured on two cores at D = 64 and 128.
-_SHARED = 2_000_000
 
 Edit = Callable[[Array], None]
 
@@ -48,14 +45,11 @@ def plan(request: AttentionRequest) -> Callable[[Array, Array, Array, Operands],
         if whole and size < _ALONE:  # a step of a model: nothing to cut, nothing to share
             return _finished(_attend(query, key, value, request, dtype, None, operands.sinks), query.dtype)
         result = _allocate(query, value, request, dtype)
-        work = partial(_solve, query, key, value, operands, request, result)
-        parts = _parts(query.shape, operands, request)
-        if size * query.shape[0] * query.shape[1] * query.shape[2] >= _SHARED:
-            share(work, _split(parts, request.group))
-        else:
-            with single_threaded():
-                for part in parts:
-                    work(part)
+        products = query.size * key.shape[2]
+        work = _work(query.shape, operands, request)
+        if products >= SHARED:
+            work = _split(work, request.group)
+        share(partial(_solve, query, key, value, operands, request, result), work, products)
         return _finished(result, query.dtype)
 
     return run
@@ -139,6 +133,13 @@ def _blocks(keys: int) -> list[tuple[int, int]]:
     return [(start, min(start + BLOCK, keys)) for start in range(0, keys, BLOCK)]
 
 
+class Work(NamedTuple):
+    """A part of a call, and what adds to its scores and hides keys; ``None`` where every query sees every key."""
+
+    part: Part
+    edit: Callable[[Part, Array], None] | None
+
+
 def _solve(
     query: Array,
     key: Array,
@@ -146,21 +147,51 @@ def _solve(
     operands: Operands,
     request: AttentionRequest,
     result: AttentionOutput,
-    part: Part,
+    work: Work,
 ) -> None:
     """Compute the result for some sequences and heads."""
-    place = part.sequences, part.heads
-    kv_heads = slice(part.heads.start // request.group, part.heads.stop // request.group)
-    key, value = key[part.sequences, kv_heads, part.keys], value[part.sequences, kv_heads, part.keys]
-    edit = None if part.all_seen else partial(_edit, request=request, operands=operands, part=part)
-    sinks = None if operands.sinks is None else operands.sinks[part.heads]
-    found = _attend(query[place], key, value, request, result.output.dtype, edit, sinks)
-    result.output[place] = found.output
+    sequences, heads, _, keys = work.part
+    kv_heads = slice(heads.start // request.group, heads.stop // request.group)
+    edit = None if work.edit is None else partial(work.edit, work.part)
+    sinks = None if operands.sinks is None else operands.sinks[heads]
+    arrays = query[sequences, heads], key[sequences, kv_heads, keys], value[sequences, kv_heads, keys]
+    found = _attend(*arrays, request, result.output.dtype, edit, sinks)
+    result.output[sequences, heads] = found.output
     if result.lse is not None:
-        result.lse[place] = found.lse
+        result.lse[sequences, heads] = found.lse
 
 
-def _edit(scores: Array, request: AttentionRequest, operands: Operands, part: Part) -> None:
+def _work(shape: tuple[int, ...], operands: Operands, request: AttentionRequest) -> Iterator[Work]:
+    """Give one piece of work for all sequences, or one for each where their lengths or positions may differ."""
+    batch, heads, rows, _ = shape
+    differ = request.query_lengths or request.kv_lengths or request.query_offset or request.key_offset
+    for start, stop in [(b, b + 1) for b in range(batch)] if differ else [(0, batch)]:
+        keys, edit = _reach(request, operands, start)
+        yield Work(Part(slice(start, stop), slice(0, heads), slice(0, rows), keys), edit)
+
+
+def _reach(request: AttentionRequest, operands: Operands, b: int) -> tuple[slice, Callable[[Part, Array], None] | None]:
+    """Give the keys that any query of a sequence sees by position, and what else is to be done to their scores."""
+    bounds = operands.bounds(b)
+    queries, length, *_ = bounds
+    first, last, core = 0, length, [0, length]
+    schedule = Schedule(request.mask, *bounds)
+    if request.mask.positional and queries:
+        first, last, *core = schedule.keys_of(0, queries)
+    arrays = request.bias is not None or request.alibi or request.mask.documents or request.mask.dense
+    if arrays or queries < request.query_length:
+        return slice(first, last), partial(_edit, request=request, operands=operands)
+    if core == [first, last]:
+        return slice(first, last), None
+    return slice(first, last), partial(_hide, hidden=schedule.hidden(0, queries, Tile(first, last, first, first)))
+
+
+def _hide(_part: Part, scores: Array, hidden: Array) -> None:
+    """Replace the scores ``[b, h, T, n]`` of ``hidden [T, n]``, in place."""
+    np.copyto(scores, -np.inf, where=hidden)
+
+
+def _edit(part: Part, scores: Array, request: AttentionRequest, operands: Operands) -> None:
     """Add bias and ALiBi to scores ``[b, h, T, n]`` and replace those of hidden keys, in place."""
     operands = part_of(operands, part)
     bias = request.score_bias(operands)
@@ -169,39 +200,20 @@ def _edit(scores: Array, request: AttentionRequest, operands: Operands, part: Pa
     np.copyto(scores, -np.inf, where=np.logical_not(request.visible(operands)))
 
 
-def _parts(shape: tuple[int, ...], operands: Operands, request: AttentionRequest) -> Iterator[Part]:
-    """Give one part for all sequences, or one for each where their lengths or positions may differ."""
-    batch, heads, rows, _ = shape
-    differ = request.query_lengths or request.kv_lengths or request.query_offset or request.key_offset
-    for start, stop in [(b, b + 1) for b in range(batch)] if differ else [(0, batch)]:
-        keys, all_seen = _reach(request, operands.bounds(start))
-        yield Part(slice(start, stop), slice(0, heads), slice(0, rows), keys, all_seen)
-
-
-def _reach(request: AttentionRequest, bounds: tuple[int, int, int, int]) -> tuple[slice, bool]:
-    """Give the keys that any query of a sequence sees by position, and whether each query sees just these."""
-    queries, keys, *_ = bounds
-    arrays = request.bias is not None or request.alibi or request.mask.documents > 0 or request.mask.dense > 0
-    bare = not arrays and queries == request.query_length
-    if not (request.mask.positional and queries):
-        return slice(0, keys), bare
-    first, last, *core = Schedule(request.mask, *bounds).keys_of(0, queries)
-    return slice(first, last), bare and core == [first, last]
-
-
-def _split(parts: Iterator[Part], group: int) -> Iterator[Part]:
-    """Cut parts along sequences, or else key/value heads, into enough pieces for several threads."""
-    for part in parts:
+def _split(pieces: Iterator[Work], group: int) -> Iterator[Work]:
+    """Cut work along sequences, or else key/value heads, into enough pieces for several threads."""
+    for work in pieces:
+        part = work.part
         if part.sequences.stop - part.sequences.start >= part.heads.stop // group:
-            for sequences in _pieces(part.sequences, 1):
-                yield part._replace(sequences=sequences)
+            for sequences in _ranges(part.sequences, 1):
+                yield work._replace(part=part._replace(sequences=sequences))
         else:
-            for heads in _pieces(part.heads, group):
-                yield part._replace(heads=heads)
+            for heads in _ranges(part.heads, group):
+                yield work._replace(part=part._replace(heads=heads))
 
 
-def _pieces(whole: slice, unit: int) -> Iterator[slice]:
-    """Cut a range into about eight pieces, multiples of ``unit``."""
+def _ranges(whole: slice, unit: int) -> Iterator[slice]:
+    """Cut a range into about eight, of multiples of ``unit``."""
     step = unit * max(1, (whole.stop - whole.start) // (8 * unit))
     for start in range(whole.start, whole.stop, step):
         yield slice(start, min(start + step, whole.stop))

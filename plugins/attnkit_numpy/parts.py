@@ -14,16 +14,12 @@ from attnkit_numpy.layout import Array
 
 
 class Part(NamedTuple):
-    """A range of each axis; every slice has a start and a stop.
-
-    ``all_seen`` says that every row sees every key in it, with nothing added to the scores.
-    """
+    """A range of each axis; every slice has a start and a stop."""
 
     sequences: slice
     heads: slice
     rows: slice
     keys: slice
-    all_seen: bool = False
 
 
 def part_of(operands: Operands, part: Part) -> Operands:
@@ -34,7 +30,7 @@ def part_of(operands: Operands, part: Part) -> Operands:
     return Operands(
         rows,
         columns,
-        bias=None if operands.bias is None else cut(operands.bias, *part[:4]),
+        bias=None if operands.bias is None else cut(operands.bias, *part),
         alibi=None if operands.alibi is None else cut(operands.alibi, part.sequences, part.heads),
         query_lengths=np.clip(queries - part.rows.start, 0, rows),
         kv_lengths=np.clip(keys - part.keys.start, 0, columns),
@@ -43,7 +39,7 @@ def part_of(operands: Operands, part: Part) -> Operands:
         documents=tuple(
             (_ids(q, part.sequences, part.rows), _ids(k, part.sequences, part.keys)) for q, k in operands.documents
         ),
-        dense=tuple(cut(array, *part[:4]) for array in operands.dense),
+        dense=tuple(cut(array, *part) for array in operands.dense),
     )
 
 

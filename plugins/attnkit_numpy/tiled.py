@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnkit import AttentionOutput, AttentionRequest, Operands
+from attnkit import AttentionOutput, AttentionRequest, Operands, Tile
 from attnkit_numpy.head import Head, heads_of
 from attnkit_numpy.layout import Array
 from attnkit_numpy.running import SCRATCH, RunningSoftmax
@@ -20,16 +20,14 @@ from attnkit_numpy.threads import share
 
 TILE_QUERIES, TILE_KEYS = 128, 1024
 
-# Inside these bounds the scale goes into the queries: nothing overflows there that would not in the scores (A12).
-_LEAST, _MOST = 2.0**-60, 2.0**60
-
 
 class Block(NamedTuple):
-    """Queries ``[start, stop)`` of a head, and where their result goes: ``[n, E]`` and ``[n]``."""
+    """Queries ``[start, stop)`` of a head, their tiles, and where their result goes: ``[n, E]`` and ``[n]``."""
 
     head: Head
     start: int
     stop: int
+    tiles: list[Tile]
     output: Array
     lse: Array | None
 
@@ -43,7 +41,8 @@ def _attend(query: Array, key: Array, value: Array, operands: Operands, request:
     shape = query.shape[:3]
     output = np.empty((*shape, value.shape[3]), query.dtype)
     lse = np.empty(shape, request.accumulate) if request.lse else None
-    share(solve, _blocks(query, key, value, operands, request, AttentionOutput(output, lse)))
+    blocks = _blocks(query, key, value, operands, request, AttentionOutput(output, lse))
+    share(solve, blocks, products=query.size * key.shape[2])
     return AttentionOutput(output, lse)
 
 
@@ -53,31 +52,22 @@ def _blocks(
     """Give the blocks of all heads, the last queries first: under a causal mask they have the most to do."""
     for head in heads_of(query, key, value, operands, request, (TILE_QUERIES, TILE_KEYS)):
         output, lse = result.output[head.place], None if result.lse is None else result.lse[head.place]
-        valid = head.schedule.query_length
+        valid = len(head.query)
         output[valid:] = 0
         if lse is not None:
             lse[valid:] = head.sink
-        for start, stop in reversed(list(head.schedule.rows())):
-            yield Block(head, start, stop, output[start:stop], None if lse is None else lse[start:stop])
+        for start, stop, tiles in reversed(head.walk.blocks):
+            yield Block(head, start, stop, tiles, output[start:stop], None if lse is None else lse[start:stop])
 
 
 def solve(block: Block) -> None:
     """Compute one block."""
     head, start, stop = block.head, block.start, block.stop
-    query, scale = _scaled(head.query[start:stop].astype(head.dtype), head.scale)
-    softmax = RunningSoftmax(stop - start, head.value.shape[1], head.sink, head.dtype)
-    for tile in head.schedule.tiles(start, stop):
-        scores = SCRATCH.take("scores", stop - start, tile.stop - tile.start, head.dtype)
+    query, dtype = head.query[start:stop], head.query.dtype
+    softmax = RunningSoftmax(head.sink, dtype)
+    for tile in block.tiles:
+        scores = SCRATCH.take("scores", stop - start, tile.stop - tile.start, dtype)
         np.matmul(query, head.key[tile.start : tile.stop].T, out=scores)
-        head.finish(scores, scale, start, stop, tile)
+        head.finish(scores, start, stop, tile)
         softmax.add(scores, head.value[tile.start : tile.stop])
     softmax.finish(block.output, block.lse)
-
-
-def _scaled(query: Array, scale: float) -> tuple[Array, float]:
-    """Multiply the scale into a fresh array of queries where that is safe; gives what is left to multiply scores by."""
-    peak = abs(scale) * max(float(query.max()), -float(query.min()))
-    if not (peak == 0 or (_LEAST < peak < _MOST and _LEAST < abs(scale) < _MOST)):
-        return query, scale
-    np.multiply(query, scale, out=query)
-    return query, 1.0

@@ -246,5 +246,5 @@ def test_it_is_data_and_words(house, x) -> None:
     assert data["rejected"]["gone"][0]["hint"] == "pip install gone"
     lines = str(explanation).splitlines()
     assert lines[0] == "main:dense takes the call (automatic choice)"
-    assert "  gone: backend must be able to run here, got no device (pip install gone)" in lines
+    assert "  gone: cannot run here: no device (pip install gone)" in lines
     assert str(ak.explain(x, x, x, backend="gone")).startswith("nothing takes the call (chosen: gone)")

@@ -200,7 +200,7 @@ SOFTMAX = [
     fault("max_not_subtracted", "TestShift", base=lambda self, top: np.zeros_like(top)),
     fault("tail_tile_dropped", "TestAttendance", WholeTiles),
     fault("tail_of_large_tiles_dropped", "TestAttendance", WholeTiles, tile=1024),
-    fault("max_of_large_first_tile", "TestNumerics", FirstTile, tile=1024),
+    fault("max_of_large_first_tile", "TestNumerics::test_many_tiles", FirstTile, tile=1024),
     fault("pad_keys_counted", "TestAttendance", Padded),
     fault("boundary_key_twice", "TestAttendance", Overlapping),
     fault("head_dim_tail_dropped", "TestNumerics::test_head_sizes", products=whole_sixteens),

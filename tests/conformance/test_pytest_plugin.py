@@ -55,11 +55,12 @@ def run(tmp_path: Path) -> Run:
     (tmp_path / "conftest.py").write_text("import backends_of_theirs\n")
     (tmp_path / "backends_of_theirs.py").write_text(BACKENDS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\naddopts = --strict-markers\n")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
     def run(*arguments: str, **files: str) -> tuple[int, str]:
         for name, text in files.items():
             (tmp_path / f"{name}.py").write_text(text)
+        outer = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(outer)}
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
         done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=300)
         return done.returncode, done.stdout + done.stderr
@@ -82,6 +83,13 @@ def test_the_installed_suite_runs_by_name(run: Run) -> None:
     status, output = run("-q", "--pyargs", "attnkit_conformance", "--attnkit-backend=plain", "-k", "TestRefused")
     assert status == pytest.ExitCode.OK, output
     assert "4 passed" in output
+
+
+def test_it_may_be_loaded_by_hand(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_hand = ("-p", "attnkit_conformance.pytest_plugin", "--attnkit-backend=plain")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    status, output = run("-q", *by_hand, "-k", "TestRefused", test_theirs=SUITE)
+    assert status == pytest.ExitCode.OK, output
 
 
 def test_several_backends_and_paths_in_one_run(run: Run) -> None:

@@ -56,7 +56,7 @@ ARRAYS = [
     ("two libraries", lambda w: ak.attention(w.query, w.foreign(), w.value), TYPE, "one array library", "numpy, "),
     ("two devices", lambda w: ak.attention(w.foreign(), w.foreign(cuda=1), w.foreign()), APART, "cuda:0, cuda:1"),
     ("host and device", lambda w: ak.attention(w.foreign(cuda=None), *[w.foreign()] * 2), APART, "cpu, cuda:0"),
-    ("nobody's", lambda w: ak.attention(*[w.foreign()] * 3), REFUSED, "numpy: query must", "Foreign on cuda:0"),
+    ("nobody's", lambda w: ak.attention(*[w.foreign()] * 3), REFUSED, "numpy: does not own", "Foreign on cuda:0"),
     ("of another library", on_numpy, REFUSED, "query must be an array of numpy, got", "device must be cpu"),
     ("no value columns", lambda w: ak.attention(*w.arrays[:2], w.value[..., :0]), REFUSED, "value_dim", "got 0"),
 ]  # fmt: skip

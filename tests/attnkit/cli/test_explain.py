@@ -61,3 +61,9 @@ def test_wrong_use_is_one_message(attnkit, arguments, message) -> None:
     assert message in result.stderr
     assert result.stderr.startswith("attnkit: ")
     assert result.stdout == ""
+
+
+def test_an_unknown_path_is_wrong_use(attnkit) -> None:
+    result = attnkit("explain", "--backend", "numpy:nope")
+    assert result.exit_code == 2
+    assert "'nope'; available: tiled" in result.stderr

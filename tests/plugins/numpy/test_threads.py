@@ -16,6 +16,8 @@ import attnkit as ak
 from attnkit_numpy import threads
 from attnkit_numpy.threads import share, single_threaded
 
+LARGE = 10**9
+
 
 def blas() -> list[dict[str, Any]]:
     return [library for library in threadpool_info() if library["user_api"] == "blas"]
@@ -66,7 +68,7 @@ def test_limit_is_back_after_an_exception() -> None:
             raise ValueError("task 3")
 
     with pytest.raises(ValueError, match="task 3"):
-        share(fail, iter(range(100)))
+        share(fail, iter(range(100)), products=LARGE)
     assert blas() == before
     attend()
     assert blas() == before
@@ -83,7 +85,7 @@ def test_exception_of_a_helper_reaches_the_caller(monkeypatch: pytest.MonkeyPatc
         met.wait(10)
 
     with threadpool_limits(2, user_api="blas"), pytest.raises(ValueError, match="helper"):
-        share(work, iter(range(4)))
+        share(work, iter(range(4)), products=LARGE)
 
 
 def test_every_task_is_done_once_even_from_a_generator() -> None:
@@ -92,7 +94,7 @@ def test_every_task_is_done_once_even_from_a_generator() -> None:
     def tasks() -> Iterator[int]:
         yield from range(200)
 
-    share(done.append, tasks())
+    share(done.append, tasks(), products=LARGE)
     assert sorted(done) == list(range(200))
 
 
