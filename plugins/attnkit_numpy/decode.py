@@ -29,8 +29,9 @@ BLOCK = 1024
 # One product of a row after the other is faster up to here, although it reads the keys again from the L2 cache.
 _ROW_BY_ROW = 4
 
-# Below so many elements in the keys of a head OpenBLAS uses no threads, so there is no need to hold it to one.
-_ALONE = 9_000
+# Below so many elements in the keys of a head, and multiplications with them, OpenBLAS uses no threads of its own, so
+# there is no need to hold it to one.
+_ALONE, _ALONE_PRODUCTS = 9_000, 250_000
 
 Edit = Callable[[Array], None]
 
@@ -38,11 +39,11 @@ Edit = Callable[[Array], None]
 def plan(request: AttentionRequest) -> Callable[[Array, Array, Array, Operands], AttentionOutput]:
     """Give the function that computes ``[B, H, T, E]`` and LSE ``[B, H, T]``; see ``attnkit.Backend.attention``."""
     dtype = dtype_of(request.accumulate)
-    whole = _sees_everything(request)
+    rows = max(1, request.group * request.query_length)
+    alone = min(_ALONE, _ALONE_PRODUCTS // rows) if _sees_everything(request) else 0
 
     def run(query: Array, key: Array, value: Array, operands: Operands) -> AttentionOutput:
-        size = key.shape[2] * key.shape[3]
-        if whole and size < _ALONE:  # a step of a model: nothing to cut, nothing to share
+        if key.shape[2] * key.shape[3] < alone:  # a step of a model: nothing to cut, nothing to share
             return _finished(_attend(query, key, value, request, dtype, None, operands.sinks), query.dtype)
         result = _allocate(query, value, request, dtype)
         products = query.size * key.shape[2]

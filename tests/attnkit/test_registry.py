@@ -1,4 +1,4 @@
-"""The registry: entry points, isolation of broken plug-ins, availability, duplicates, versions (S4, S5)."""
+"""The registry: entry points, isolation of broken plug-ins, duplicates, registration by hand (S4, S5)."""
 
 from __future__ import annotations
 
@@ -154,6 +154,29 @@ def test_discovery_happens_once_and_not_before_it_is_asked_for(discovered, kit) 
     registry.infos()
     registry.spec("one")
     assert loads == [1]
+
+
+def test_discovery_happens_once_in_many_threads(discovered, kit) -> None:
+    loads, found, start = [], [], threading.Barrier(8)
+
+    def load():
+        loads.append(1)
+        threading.Event().wait(0.02)
+        return plugin(kit.spec("one"))
+
+    registry = discovered(Point("one", load))
+
+    def ask():
+        start.wait()
+        found.append(registry.names())
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert loads == [1]
+    assert found == [["one"]] * 8
 
 
 def test_discovery_that_fails_as_a_whole_is_tried_again(nobody, monkeypatch, kit) -> None:
@@ -341,185 +364,3 @@ def test_two_plug_ins_of_one_class_are_two_plug_ins(nobody, kit) -> None:
     ak.register(plugin(kit.spec("left")))
     ak.register(plugin(kit.spec("right")))
     assert nobody.names() == ["left", "right"]
-
-
-# Availability
-
-
-def test_what_cannot_run_here_is_listed_with_what_mends_it(nobody, kit) -> None:
-    ak.register(
-        kit.spec("gpu", available=lambda: "no device", install_hint="pip install gpu", load=fail(AssertionError))
-    )
-    info = lines(nobody)["gpu"]
-    assert (info.available, info.reason, info.install_hint) == (False, "no device", "pip install gpu")
-    with pytest.raises(ak.BackendUnavailableError, match="'gpu' cannot run here: no device; pip install gpu"):
-        ak.get_backend("gpu")
-
-
-def test_an_availability_check_that_raises_is_a_reason(nobody, kit) -> None:
-    ak.register(kit.spec("gpu", available=fail(OSError("driver too old"))))
-    assert "its availability check failed: OSError: driver too old" in lines(nobody)["gpu"].reason
-    with pytest.raises(ak.BackendUnavailableError, match="driver too old"):
-        ak.get_backend("gpu")
-
-
-def test_a_backend_that_becomes_available_is_loaded(nobody, kit) -> None:
-    state = ["not yet"]
-    ak.register(kit.spec("late", available=lambda: state[0]))
-    with pytest.raises(ak.BackendUnavailableError, match="not yet"):
-        ak.get_backend("late")
-    state[0] = None
-    assert ak.get_backend("late").name == "late"
-
-
-# Loading
-
-
-def test_loading_happens_once(nobody, kit) -> None:
-    loads = []
-
-    def load():
-        loads.append(1)
-        return kit.backend("one")
-
-    ak.register(kit.spec("one", load=load))
-    assert ak.get_backend("one") is ak.get_backend("one")
-    assert loads == [1]
-
-
-def test_loading_happens_once_in_many_threads(nobody, kit) -> None:
-    loads, found, start = [], [], threading.Barrier(8)
-
-    def load():
-        loads.append(1)
-        threading.Event().wait(0.02)
-        return kit.backend("one")
-
-    def ask():
-        start.wait()
-        found.append(ak.get_backend("one"))
-
-    ak.register(kit.spec("one", load=load))
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert loads == [1]
-    assert len(found) == 8
-    assert len(set(map(id, found))) == 1
-
-
-def test_discovery_happens_once_in_many_threads(discovered, kit) -> None:
-    loads, found, start = [], [], threading.Barrier(8)
-
-    def load():
-        loads.append(1)
-        threading.Event().wait(0.02)
-        return plugin(kit.spec("one"))
-
-    registry = discovered(Point("one", load))
-
-    def ask():
-        start.wait()
-        found.append(registry.names())
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert loads == [1]
-    assert found == [["one"]] * 8
-
-
-@pytest.mark.parametrize(
-    ("load", "error", "message"),
-    [
-        (
-            fail(ImportError("no torch")),
-            ak.BackendUnavailableError,
-            "'one' failed to import: no torch; pip install one",
-        ),
-        (fail(RuntimeError("boom")), ak.PluginError, "'one' of hand failed to load: RuntimeError: boom"),
-        (lambda: None, ak.PluginError, "load() must give a Backend, got NoneType"),
-        (lambda: object, ak.PluginError, "load() must give a Backend, got type"),
-    ],
-)
-def test_a_backend_that_does_not_load(nobody, kit, load, error, message) -> None:
-    ak.register(kit.spec("one", load=load, install_hint="pip install one"), "hand")
-    with pytest.raises(error) as caught:
-        ak.get_backend("one")
-    assert message in str(caught.value)
-
-
-def test_a_backend_bears_the_name_of_its_spec(nobody, kit) -> None:
-    ak.register(kit.spec("one", load=lambda: kit.backend("two")), "hand")
-    with pytest.raises(ak.PluginError, match="its name must be that of its spec, got 'two'"):
-        ak.get_backend("one")
-
-
-@pytest.mark.parametrize("declare", [lambda _self: None, lambda _self: {"gqa": True}, lambda _self: 1 / 0])
-def test_capabilities_that_are_none(nobody, kit, declare) -> None:
-    ak.register(kit.spec("one", capabilities=declare), "hand")
-    with pytest.raises(ak.PluginError, match=r"'one' of hand: capabilities\(\) must give Capabilities"):
-        ak.get_backend("one")
-
-
-def test_a_backend_that_fails_to_load_does_not_hide_another_owner(nobody, kit) -> None:
-    claim = ((kit.toy_name, "cpu"),)
-    ak.register(kit.spec("bad", owns=claim, priority=9, load=fail(RuntimeError("boom"))))
-    ak.register(kit.spec("worse", owns=claim, priority=9, capabilities=lambda _self: 1 / 0))
-    ak.register(kit.spec("good", owns=claim))
-    x = np.ones((2, 4), np.float32).view(kit.Toy)
-    assert ak.explain(x, x, x).backend == "good"
-
-
-# The version of the contract
-
-
-@pytest.mark.parametrize("version", ["0.9", "2.0", "11.0", "", "one"])
-def test_another_major_version_is_refused_at_load(nobody, kit, version) -> None:
-    ak.register(kit.spec("old", contract_version=version), "hand")
-    assert "old" in nobody.names()
-    with pytest.raises(ak.PluginError, match=f"'old' of hand is written for contract {version}"):
-        ak.get_backend("old")
-
-
-@pytest.mark.parametrize("version", ["1.0", "1.7", "1.99.3", "1"])
-def test_any_minor_version_loads(nobody, kit, version) -> None:
-    ak.register(kit.spec("new", contract_version=version))
-    assert ak.get_backend("new").contract_version == version
-
-
-def test_a_newer_minor_version_loads_with_its_new_options_undeclared(nobody, kit) -> None:
-    def declare(_self):
-        return ak.Capabilities.declare("1.7", lse=True, dropout=True, rotary=True)
-
-    ak.register(kit.spec("new", contract_version="1.7", capabilities=declare))
-    capabilities = ak.get_backend("new").capabilities()
-    assert capabilities.lse
-    assert not hasattr(capabilities, "dropout")
-
-
-def test_an_unknown_option_of_our_own_version_is_refused(nobody, kit) -> None:
-    ak.register(kit.spec("typo", capabilities=lambda _self: ak.Capabilities.declare("1.0", softcp=True)))
-    with pytest.raises(ak.PluginError, match=r"unknown fields \['softcp'\] for contract 1.0"):
-        ak.get_backend("typo")
-
-
-# The names that people ask for
-
-
-@pytest.mark.parametrize("name", ["nobody", "", "one:dense", "ONE"])
-def test_an_unknown_name_lists_the_known_ones(nobody, kit, name) -> None:
-    ak.register(kit.spec("one"))
-    ak.register(kit.spec("two"))
-    with pytest.raises(ak.BackendNotFoundError, match=f"no backend named '{name}'; available: one, two"):
-        ak.get_backend(name)
-    with pytest.raises(LookupError):
-        ak.get_backend(name)
-
-
-def test_the_installed_plug_ins_are_listed() -> None:
-    assert {"cupy", "numpy", "torch"} <= {info.name for info in ak.backends()}
