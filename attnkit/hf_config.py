@@ -1,7 +1,8 @@
 """Read the attention of a layer out of a Hugging Face ``config.json``.
 
 Families: Llama, Mistral, Gemma (1-3), Qwen (2, 3) and GPT-2. A feature that ``AttentionConfig`` cannot express is
-refused by name rather than dropped.
+refused by name rather than dropped. Layers around attention, such as the norms that Qwen 3 and Gemma 3 apply to each
+head of query and key, are the caller's.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def attention_fields(config: Config, layer: int) -> Fields:
 
 def _llama(config: Config, _layer: int) -> Fields:
     heads = _need(config, "num_attention_heads")
-    head_dim = config.get("head_dim") or _need(config, "hidden_size") // heads
+    head_dim = config.get("head_dim") or _head_dim(config, "hidden_size", heads)
     return {
         "num_heads": heads,
         "num_kv_heads": config.get("num_key_value_heads") or heads,
@@ -82,7 +83,7 @@ def _gemma3(config: Config, layer: int) -> Fields:
 
 def _gpt2(config: Config, layer: int) -> Fields:
     heads = _need(config, "n_head")
-    head_dim = _need(config, "n_embd") // heads
+    head_dim = _head_dim(config, "n_embd", heads)
     scale = head_dim**-0.5 if config.get("scale_attn_weights", True) else 1.0
     if config.get("scale_attn_by_inverse_layer_idx"):
         scale /= layer + 1
@@ -128,3 +129,10 @@ def _need(config: Config, key: str) -> int:
     if not isinstance(config.get(key), int):
         raise ValueError(f"{key} must be an integer in the configuration, got {config.get(key)!r}")
     return int(config[key])
+
+
+def _head_dim(config: Config, key: str, heads: int) -> int:
+    size = _need(config, key)
+    if heads < 1 or size % heads:
+        raise ValueError(f"{key} must be a multiple of the number of heads, got {size} and {heads}")
+    return size // heads

@@ -34,7 +34,7 @@ class MultiHeadAttention:
     bq, bk, bv, bo
         Optional biases of the projections.
     backend
-        As in ``attention``.
+        As in ``attention``; a call with a cache runs on the cache's.
 
     Raises
     ------

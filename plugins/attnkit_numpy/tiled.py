@@ -18,8 +18,6 @@ from attnkit_numpy.layout import Array
 from attnkit_numpy.running import SCRATCH, RunningSoftmax
 from attnkit_numpy.threads import share
 
-TILE_QUERIES, TILE_KEYS = 128, 1024
-
 
 class Block(NamedTuple):
     """Queries ``[start, stop)`` of a head, their tiles, and where their result goes: ``[n, E]`` and ``[n]``."""
@@ -30,6 +28,21 @@ class Block(NamedTuple):
     tiles: list[Tile]
     output: Array
     lse: Array | None
+
+
+def tile_sizes(request: AttentionRequest) -> tuple[int, int]:
+    """Give queries and keys of a tile.
+
+    Large tiles are computed faster, and small ones lie closer to the edge of a mask. Nanoseconds a score with AVX2 and
+    512 KiB of L2 cache in one thread, float32: at D = 64 from 5.4 (128 x 1024, 256 x 512) to 6.0 (128 x 256); at D = 128
+    from 9.0 (256 x 512) over 9.4 (128 x 768) and 10.0 (128 x 1024) to 10.3 (128 x 256).
+    """
+    mask = request.mask
+    edges = mask.left is not None or bool(mask.chunks)
+    long = request.query_length >= 4096 and not edges
+    if long or not mask.positional:
+        return 256, 512
+    return 128, 1024 if request.head_dim <= 64 else 768
 
 
 def plan(request: AttentionRequest) -> Callable[[Array, Array, Array, Operands], AttentionOutput]:
@@ -50,7 +63,7 @@ def _blocks(
     query: Array, key: Array, value: Array, operands: Operands, request: AttentionRequest, result: AttentionOutput
 ) -> Iterator[Block]:
     """Give the blocks of all heads, the last queries first: under a causal mask they have the most to do."""
-    for head in heads_of(query, key, value, operands, request, (TILE_QUERIES, TILE_KEYS)):
+    for head in heads_of(query, key, value, operands, request, tile_sizes(request)):
         output, lse = result.output[head.place], None if result.lse is None else result.lse[head.place]
         valid = len(head.query)
         output[valid:] = 0

@@ -337,6 +337,7 @@ class TestFromHF:
             ({"num_attention_heads": None}, "num_attention_heads must be an integer"),
             ({"num_hidden_layers": "12"}, "num_hidden_layers must be an integer in the configuration, got '12'"),
             ({"hidden_size": None}, "hidden_size must be an integer"),
+            ({"hidden_size": 4097}, "hidden_size must be a multiple of the number of heads, got 4097"),
             ({"num_key_value_heads": 3}, "num_heads must be a multiple of num_kv_heads"),
         ],
     )

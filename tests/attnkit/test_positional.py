@@ -91,10 +91,10 @@ def test_lengths_are_kept(draw, style) -> None:
 
 def test_angles_are_computed_in_float64_whatever_the_type() -> None:
     like = np.zeros((1, 1, 1, 4), np.float32)
-    cos, sin = rope_tables(ak.RopeConfig(), 4, [1_000_003], like)
+    cos, sin = rope_tables(ak.RopeConfig(), 4, [100_000_003], like)
     assert cos.dtype == sin.dtype == np.float32
-    np.testing.assert_allclose(cos[0, 0], math.cos(1_000_003), rtol=1e-6)
-    np.testing.assert_allclose(sin[0, 0], math.sin(1_000_003), rtol=1e-6)
+    np.testing.assert_allclose(cos[0, 0], math.cos(100_000_003), rtol=1e-6)
+    np.testing.assert_allclose(sin[0, 0], math.sin(100_000_003), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])

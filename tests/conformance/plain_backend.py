@@ -189,7 +189,7 @@ class Flash(Plain):
     """A correct backend that rounds its weights to 16 bits where the query has as many, and says so."""
 
     name = "flash"
-    tile = 64
+    tile = 256
     declared = replace(EVERYTHING, numerics={**EVERYTHING.numerics, "float16": "fa-16", "bfloat16": "fa-16"})
     rounded: Any = None
 

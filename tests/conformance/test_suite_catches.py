@@ -51,7 +51,7 @@ def test_a_correct_backend_passes(name: str) -> None:
     assert set(subject.outcomes) == {"answered"}
 
 
-@pytest.mark.parametrize("name", ["TestAttendance", "TestNumerics", "TestOptions", "TestMerge", "TestShift"])
+@pytest.mark.parametrize("name", ["TestGroupedHeads", "TestNumerics", "TestOptions", "TestMerge", "TestShift"])
 def test_a_correct_backend_of_other_numerics_passes(name: str) -> None:
     assert list(failures(Unregistered(Flash()), name)) == []
 

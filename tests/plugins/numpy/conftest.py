@@ -163,6 +163,5 @@ def path(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut small calls into many tiles."""
-    monkeypatch.setattr(tiled, "TILE_QUERIES", 16)
-    monkeypatch.setattr(tiled, "TILE_KEYS", 32)
+    monkeypatch.setattr(tiled, "tile_sizes", lambda request: (16, 32))
     monkeypatch.setattr(decode, "BLOCK", 16)

@@ -38,8 +38,7 @@ def visits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         add(self, scores, value)
 
     monkeypatch.setattr(RunningSoftmax, "add", spy)
-    monkeypatch.setattr(tiled, "TILE_QUERIES", 32)
-    monkeypatch.setattr(tiled, "TILE_KEYS", 64)
+    monkeypatch.setattr(tiled, "tile_sizes", lambda request: (32, 64))
     return seen
 
 
