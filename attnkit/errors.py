@@ -37,8 +37,9 @@ class Reason:
     Parameters
     ----------
     code
-        Stable identifier: the name of the ``Capabilities`` field that says no, or one of the codes of selection
-        (``"unavailable"``, ``"broken"``, ``"not_chosen"``, ``"not_owner"``, ``"not_automatic"``, ``"outranked"``).
+        Stable identifier: the name of the ``Capabilities`` field that says no, ``"path"`` for what one path leaves to
+        another of its backend, or one of the codes of selection (``"unavailable"``, ``"broken"``, ``"not_chosen"``,
+        ``"not_owner"``, ``"not_automatic"``, ``"outranked"``).
     field
         The part of the request that was looked at, such as ``"head_dim"``.
     required

@@ -118,7 +118,8 @@ class Truth:
         facts = RowFacts(
             weight=self.weights[b, h, i, keys],
             score=products + added.sum(axis=0),
-            size=sizes + np.abs(added).sum(axis=0),
+            size=sizes,
+            added=np.abs(added).sum(axis=0),
             capped=np.zeros_like(products) if problem.softcap is None else np.abs(products),
             value=problem.value[b, head, keys],
             output=self.output[b, h, i],

@@ -48,8 +48,9 @@ class RowFacts:
     score
         ``[n]``, final scores ``s_j``.
     size
-        ``[n]``, sums of magnitudes ``g_j`` behind a score: ``|scale| * sum_c |q_c k_jc| + |bias_j| + |alibi_j|``, or
-        ``|sink|``.
+        ``[n]``, sums of magnitudes behind a product: ``g_j = |scale| * sum_c |q_c k_jc|``; 0 for a sink.
+    added
+        ``[n]``, magnitudes ``a_j`` of what is added to it: ``|bias_j| + |alibi_j|``, or ``|sink|``.
     capped
         ``[n]``, magnitude of the score right after the soft-cap; 0 without one.
     value
@@ -67,6 +68,7 @@ class RowFacts:
     weight: FloatArray
     score: FloatArray
     size: FloatArray
+    added: FloatArray
     capped: FloatArray
     value: FloatArray
     output: FloatArray
@@ -80,7 +82,8 @@ class RowFacts:
             self,
             weight=np.append(self.weight, np.exp(sink - self.lse)),
             score=np.append(self.score, sink),
-            size=np.append(self.size, abs(sink)),
+            size=np.append(self.size, 0.0),
+            added=np.append(self.added, abs(sink)),
             capped=np.append(self.capped, 0.0),
             value=np.concatenate([self.value, np.zeros_like(self.output[np.newaxis])]),
         )
@@ -98,12 +101,17 @@ def output_budget(row: RowFacts, numerics: Numerics) -> FloatArray:
 
         u_o |o|                                                     rounding of the output
         + u_p A                                                     weights stored before the product with the values
-        + (u_s + u_q + (f(D) + 2) u_a) sum_j p_j g_j |v_j - o|      scores: accumulation, storage, rounding of scale*q
-        + tanh_ulps u_a sum_j p_j |capped_j| |v_j - o|              soft-cap
+        + sum_j p_j e_j |v_j - o|                                   scores, see below
         + 2 u_a sum_j p_j (m - s_j) |v_j - o|                       argument of the exponential
         + exp_ulps u_a sum_j p_j |v_j - o|                          the exponential
         + u_a (f(n) + 3 tiles + 3) (A + |o|)                        sums over keys, rescaling, merging, division
         + w_p sum_j |v_j| / l + w_o                                 underflow of weights and output
+
+    The error of a score is::
+
+        e_j = (u_s + u_q + (f(D) + 2) u_a) g_j                      accumulation, storage, rounding of scale*q
+            + (u_s + 5 u_a) a_j + 2 u_a g_j (where a_j > 0)         conversion of bias, slope and distance; two additions
+            + tanh_ulps u_a |capped_j|                              soft-cap
     """
     if not row.score.size:
         return np.full_like(row.output, numerics.w_o)
@@ -123,7 +131,7 @@ def lse_budget(row: RowFacts, numerics: Numerics) -> float:
 
     For a row without keys, which is exactly ``-inf``, it is 0. For others it is::
 
-        (u_s + u_q + (f(D) + 2) u_a) sum_j p_j g_j + tanh_ulps u_a sum_j p_j |capped_j|    scores
+        sum_j p_j e_j                                               scores, as in ``output_budget``
         + u_a (f(n) + 3 tiles + 8)                                  exponentials, sum, rescaling, logarithm
         + 2 u_a (|L| + |m|) + u_a |L|                               maximum subtracted and added back, result stored
     """
@@ -137,5 +145,6 @@ def lse_budget(row: RowFacts, numerics: Numerics) -> float:
 def _score_error(row: RowFacts, numerics: Numerics) -> FloatArray:
     """Bound the error of each score, ``[n]``."""
     dot_product = numerics.u_s + numerics.u_q + (numerics.growth(row.head_dim) + 2) * numerics.u_a
-    error: FloatArray = dot_product * row.size + numerics.tanh_ulps * numerics.u_a * row.capped
+    additions = (numerics.u_s + 5 * numerics.u_a) * row.added + 2 * numerics.u_a * row.size * (row.added > 0)
+    error: FloatArray = dot_product * row.size + additions + numerics.tanh_ulps * numerics.u_a * row.capped
     return error

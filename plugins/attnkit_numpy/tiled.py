@@ -34,8 +34,8 @@ def tile_sizes(request: AttentionRequest) -> tuple[int, int]:
     """Give queries and keys of a tile.
 
     Large tiles are computed faster, and small ones lie closer to the edge of a mask. Nanoseconds a score with AVX2 and
-    512 KiB of L2 cache in one thread, float32: at D = 64 from 5.4 (128 x 1024, 256 x 512) to 6.0 (128 x 256); at D = 128
-    from 9.0 (256 x 512) over 9.4 (128 x 768) and 10.0 (128 x 1024) to 10.3 (128 x 256).
+    512 KiB of L2 cache in one thread, float32: at D = 64 from 5.4 (128 x 1024, 256 x 512) to 6.0 (128 x 256); at
+    D = 128 from 9.0 (256 x 512) over 9.4 (128 x 768) and 10.0 (128 x 1024) to 10.3 (128 x 256).
     """
     mask = request.mask
     edges = mask.left is not None or bool(mask.chunks)

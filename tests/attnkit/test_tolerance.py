@@ -225,14 +225,15 @@ def test_one_key_by_hand() -> None:
 
 
 def test_two_keys_by_hand() -> None:
-    """Scores 1 and 0, values 1 and -1; the bias of 4 adds to both scores, and to the size of both."""
+    """Scores 1 and 0, values 1 and -1; the bias of 4 adds to both scores."""
     u, p = 2.0**-24, 1 / (1 + math.exp(-1))
     o, weights = 2 * p - 1, (p, 1 - p)
     spread = (1 - o, 1 + o)
     for bias, softcap in [(0.0, None), (4.0, None), (0.0, 1e6)]:
         bound = small(1.0, [1.0, 0.0], [1.0, -1.0], bias=np.array(bias), softcap=softcap).tolerance(STRICT_FP32)
-        sizes, capped = (1 + bias, bias), (0.0, 0.0) if softcap is None else (1.0, 0.0)
-        per_key = [(u + 3 * u) * sizes[j] + 8 * u * capped[j] + 2 * u * j + 4 * u for j in (0, 1)]
+        sizes, capped = (1.0, 0.0), (0.0, 0.0) if softcap is None else (1.0, 0.0)
+        additions = [(u + 5 * u) * bias + 2 * u * sizes[j] * (bias > 0) for j in (0, 1)]
+        per_key = [(u + 3 * u) * sizes[j] + additions[j] + 8 * u * capped[j] + 2 * u * j + 4 * u for j in (0, 1)]
         scores = sum(weights[j] * per_key[j] * spread[j] for j in (0, 1))
         underflow = 2.0**-126 * (2 / (1 + math.exp(-1)) + 1)
         expected = u * o + u + scores + u * (2 + 3 + 3) * (1 + o) + underflow
@@ -248,7 +249,7 @@ def test_alibi_counts_as_a_bias() -> None:
 
 def test_sink_counts_as_a_key_of_value_zero() -> None:
     as_sink = small(1.0, [1.0, 2.0], [1.0, -1.0], sinks=[0.7])
-    as_key = small(1.0, [1.0, 2.0, 0.7], [1.0, -1.0, 0.0])
+    as_key = small(1.0, [1.0, 2.0, 0.0], [1.0, -1.0, 0.0], bias=np.array([0.0, 0.0, 0.7]))
     assert as_sink.output == pytest.approx(as_key.output, rel=1e-12)
     for numerics in [FLOAT64, *PROFILES]:
         one, two = as_sink.tolerance(numerics), as_key.tolerance(numerics)
