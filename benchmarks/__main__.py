@@ -27,6 +27,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "small-call": overhead.small_call,
     "new-signature": overhead.new_signature,
     "decode": decode.against_reading,
+    "growth": decode.grows_with_the_read,
     "append": decode.append_is_flat,
     "model": decode.real_model,
 }

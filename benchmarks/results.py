@@ -34,12 +34,14 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """``goal``, ``bar`` (met), ``missed``, or ``not run``."""
+        """``goal``, ``bar`` (met), ``missed``, ``measured`` where no bar is set, or ``not run``."""
         if self.measured is None:
             return "not run"
         if self.goal is not None and self.measured <= self.goal:
             return "goal"
-        return "bar" if self.bar is None or self.measured <= self.bar else "missed"
+        if self.bar is None:
+            return "measured"
+        return "bar" if self.measured <= self.bar else "missed"
 
     def to_dict(self) -> dict[str, Any]:
         """Give the line as JSON-ready data."""

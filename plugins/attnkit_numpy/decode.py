@@ -23,11 +23,12 @@ from attnkit_numpy.threads import SHARED, share
 
 MOST_ROWS = 128
 
-# Keys that are converted and multiplied at a time: half a megabyte of float32 at D = 128, which stays in the L2 cache.
+# Keys that are multiplied at a time: half a megabyte of float32 at D = 128, which stays in the L2 cache.
 BLOCK = 1024
 
-# One product of a row after the other is faster up to here, although it reads the keys again from the L2 cache.
-_ROW_BY_ROW = 4
+# Up to so many rows one product for each row is faster, although it reads a block again from the L2 cache, than one for
+# all rows, for which BLAS copies the block first. Measured with OpenBLAS and AVX2, S = 8192, D = 64 and 128.
+_ROW_BY_ROW_KEYS, _ROW_BY_ROW_VALUES = 4, 3
 
 # Below so many elements in the keys of a head, and multiplications with them, OpenBLAS uses no threads of its own, so
 # there is no need to hold it to one.
@@ -108,10 +109,11 @@ def _attend(
 
 def _multiply_keys(query: Array, key: Array, scores: Array) -> None:
     """Write ``query [b, k, R, D]`` times ``key [b, k, n, D]`` into ``scores [b, k, R, n]``."""
-    for start, stop in _blocks(key.shape[2]):
+    row_by_row = query.shape[2] <= _ROW_BY_ROW_KEYS
+    for start, stop in _blocks(key, row_by_row or key.dtype != scores.dtype):
         block = plain(key[:, :, start:stop], scores.dtype).swapaxes(-1, -2)
         target = scores[..., start:stop]
-        if query.shape[2] <= _ROW_BY_ROW:
+        if row_by_row:
             np.matmul(query[..., None, :], block[:, :, None], out=target[..., None, :])
         else:
             np.matmul(query, block, out=target)
@@ -120,18 +122,20 @@ def _multiply_keys(query: Array, key: Array, scores: Array) -> None:
 def _multiply_values(weights: Array, value: Array) -> Array:
     """Give ``weights [b, k, R, n]`` times ``value [b, k, n, E]``."""
     total: Array | None = None
-    for start, stop in _blocks(value.shape[2]):
+    row_by_row = weights.shape[2] <= _ROW_BY_ROW_VALUES
+    for start, stop in _blocks(value, row_by_row or value.dtype != weights.dtype):
         block, part = plain(value[:, :, start:stop], weights.dtype), weights[..., start:stop]
-        if weights.shape[2] <= _ROW_BY_ROW:
-            product = np.matmul(part[..., None, :], block[:, :, None])[..., 0, :]
-        else:
-            product = np.matmul(part, block)
+        if row_by_row:
+            part, block = part[..., None, :], block[:, :, None]
+        product = np.matmul(part, block).reshape(*weights.shape[:3], value.shape[3])
         total = product if total is None else np.add(total, product, out=total)
     return np.zeros((*weights.shape[:3], value.shape[3]), weights.dtype) if total is None else total
 
 
-def _blocks(keys: int) -> list[tuple[int, int]]:
-    return [(start, min(start + BLOCK, keys)) for start in range(0, keys, BLOCK)]
+def _blocks(array: Array, small: bool) -> list[tuple[int, int]]:
+    """Cut the keys of ``[b, k, n, ...]`` into blocks: into ``small`` ones where they are read again or converted."""
+    keys, size = array.shape[2], BLOCK if small else 8 * BLOCK
+    return [(start, min(start + size, keys)) for start in range(0, keys, size)]
 
 
 class Work(NamedTuple):
