@@ -19,6 +19,7 @@ from pydantic import (
 
 from attnkit.errors import DTypeError, ShapeError
 from attnkit.masks import Mask
+from attnkit.structure import FARTHEST
 
 DType = Literal["float16", "bfloat16", "float32", "float64"]
 MaskField = Annotated[
@@ -179,8 +180,8 @@ class KVCacheConfig(_Config):
         Fixed caches hold ``max_length`` from the start; growing ones go up in quarters of a power of two, at least 64,
         so that at most a fifth lies idle and appending stays O(1) a token.
         """
-        if length < 0:
-            raise ShapeError(f"length must be >= 0, got {length}")
+        if isinstance(length, bool) or not isinstance(length, int) or not 0 <= length <= FARTHEST:
+            raise ShapeError(f"length must be an integer in 0..2**53, got {length!r}")
         if self.max_length is not None:
             return self.max_length
         return _round_up(length, _granule(length))
@@ -210,7 +211,10 @@ def read_json(source: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
     if isinstance(source, Mapping):
         return source
     path = Path(source)
-    data = json.loads((path / "config.json" if path.is_dir() else path).read_text("utf-8"))
+    try:
+        data = json.loads((path / "config.json" if path.is_dir() else path).read_text("utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply for a configuration") from None
     if not isinstance(data, dict):
         raise ValueError(f"{path}: a configuration must be a JSON object, got {type(data).__name__}")
     return data

@@ -26,12 +26,15 @@ def attention_fields(config: Config, layer: int) -> Fields:
     """
     config = config.get("text_config") or config
     family = config.get("model_type")
-    if family not in _FAMILIES:
+    if not isinstance(family, str) or family not in _FAMILIES:
         raise ValueError(f"model_type must be one of {', '.join(sorted(_FAMILIES))}, got {family!r}")
     layers = _need(config, "n_layer" if family == "gpt2" else "num_hidden_layers")
     if not 0 <= layer < layers:
         raise ValueError(f"layer must lie in 0..{layers - 1}, got {layer}")
-    return _FAMILIES[family](config, layer)
+    try:
+        return _FAMILIES[family](config, layer)
+    except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
+        raise ValueError(f"the configuration is not one of {family}: {type(error).__name__}: {error}") from error
 
 
 def _llama(config: Config, _layer: int) -> Fields:

@@ -16,6 +16,30 @@ Term = tuple[Any, ...]
 KINDS = ("causal", "window", "prefix", "chunked", "documents", "dense")
 
 
+def check_term(term: object) -> Term:
+    """Give a term with its arguments checked and its arrays frozen.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        If it is no term, or an argument does not fit.
+    """
+    match term:
+        case ("causal",):
+            return ("causal",)
+        case ("window", left, right):
+            return ("window", check_size("left", left, 1, True), check_size("right", right, 0, True))
+        case ("prefix", n):
+            return ("prefix", check_size("n", n, 0))
+        case ("chunked", n):
+            return ("chunked", check_size("n", n, 1))
+        case ("documents", ids_q, ids_k):
+            return ("documents", check_ids("ids_q", ids_q), check_ids("ids_k", ids_k))
+        case ("dense", array):
+            return ("dense", check_boolean(array))
+    raise ShapeError(f"mask: a term is a tuple of one of {', '.join(KINDS)} and its arguments, got {term!r}")
+
+
 def canonical(terms: Iterable[Term]) -> tuple[Term, ...]:
     """Sort terms by kind, merge windows and prefixes into their intersection, drop repetitions."""
     kinds: dict[str, list[Term]] = {kind: [] for kind in KINDS}

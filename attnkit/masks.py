@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.errors import DTypeError, ShapeError
-from attnkit.mask_terms import KINDS, Term, canonical, check_boolean, check_ids, check_size, same_argument, structure_of
+from attnkit.mask_terms import KINDS, Term, canonical, check_size, check_term, same_argument, structure_of
 from attnkit.structure import MaskStructure, same_document, visible
 
 Array = Any
@@ -47,6 +47,11 @@ class Mask:
     """
 
     terms: tuple[Term, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.terms, tuple) or not self.terms:
+            raise ShapeError(f"mask: terms must be a tuple of at least one term, got {self.terms!r}")
+        object.__setattr__(self, "terms", canonical(map(check_term, self.terms)))
 
     @staticmethod
     def causal() -> Mask:
@@ -69,17 +74,17 @@ class Mask:
         ShapeError
             If ``left`` is below 1 or ``right`` below 0.
         """
-        return Mask((("window", check_size("left", left, 1, True), check_size("right", right, 0, True)),))
+        return Mask((("window", left, right),))
 
     @staticmethod
     def prefix(n: int) -> Mask:
         """Show the first ``n`` keys to everyone and the rest causally: visible where ``j < n or j <= p``."""
-        return Mask((("prefix", check_size("n", n, 0)),))
+        return Mask((("prefix", n),))
 
     @staticmethod
     def chunked(n: int) -> Mask:
         """Keep the keys of the query's own chunk of ``n`` positions: visible where ``j // n == p // n``."""
-        return Mask((("chunked", check_size("n", n, 1)),))
+        return Mask((("chunked", n),))
 
     @staticmethod
     def documents(ids_q: Array, ids_k: Array) -> Mask:
@@ -92,18 +97,18 @@ class Mask:
         ids_k
             Integers ``[S]`` or ``[B, S]``.
         """
-        return Mask((("documents", check_ids("ids_q", ids_q), check_ids("ids_k", ids_k)),))
+        return Mask((("documents", ids_q, ids_k),))
 
     @staticmethod
     def dense(array: Array) -> Mask:
         """Keep the keys where ``array`` is ``True``; booleans that broadcast to ``[B, H, T, S]``."""
-        return Mask((("dense", check_boolean(array)),))
+        return Mask((("dense", array),))
 
     def __and__(self, other: Mask) -> Mask:
         """Join two masks: a key stays visible where both show it."""
         if not isinstance(other, Mask):
             raise DTypeError(f"mask: & joins Masks, got {type(other).__name__}; wrap booleans in Mask.dense(...)")
-        return Mask(canonical(self.terms + other.terms))
+        return Mask(self.terms + other.terms)
 
     __rand__ = __and__
     __array_ufunc__ = None  # otherwise NumPy would join each element of an array with the mask

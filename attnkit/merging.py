@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from attnkit.arrays import DTYPES, dtype_name, namespace
 from attnkit.checks import check_array, check_home
 from attnkit.errors import DTypeError, ShapeError
@@ -37,6 +39,11 @@ def merge(*parts: tuple[Array, Array]) -> tuple[Array, Array]:
         If a part is not a pair of arrays, or element types differ.
     """
     _check(parts)
+    with np.errstate(all="ignore"):  # weights that underflow, and infinities, are what they are
+        return _merged(parts)
+
+
+def _merged(parts: tuple[tuple[Array, Array], ...]) -> tuple[Array, Array]:
     outputs, lses = [part[0] for part in parts], [part[1] for part in parts]
     xp = namespace(outputs[0], lses[0])
     lse = xp.stack(lses)

@@ -76,12 +76,14 @@ class Registry:
                 return
             points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
             self._discovered = True  # now, for a plug-in may ask for the backends while it is loaded
-            for point in points:
-                source = _source(point)
-                try:
-                    self._add(_specs(point.load(), source), source)
-                except (Exception, SystemExit) as error:  # whatever a plug-in does must not hide the others
-                    self._broken.append(BackendInfo(point.name, source, False, f"{type(error).__name__}: {error}"))
+            try:
+                for point in points:
+                    self._discover_one(point)
+            except BaseException:  # interrupted: the next call starts again
+                self._discovered = False
+                self._entries.clear()
+                self._broken.clear()
+                raise
 
     def register(self, plugin: object, name: str | None = None) -> None:
         """Add a plug-in by hand: a module or object with ``attnkit_register_backends``, or a ``BackendSpec``.
@@ -158,6 +160,13 @@ class Registry:
                 self._loaded[name] = _load(entry)
             return self._loaded[name]
 
+    def _discover_one(self, point: EntryPoint) -> None:
+        source = _source(point)
+        try:
+            self._add(_specs(point.load(), source), source)
+        except (Exception, SystemExit) as error:  # whatever a plug-in does must not hide the others
+            self._broken.append(BackendInfo(point.name, source, False, f"{type(error).__name__}: {error}"))
+
     def _entry(self, name: str) -> _Entry:
         self.discover()
         return self._one(name)
@@ -211,9 +220,12 @@ def _specs(plugin: object, source: str) -> list[BackendSpec]:
 def unavailable(spec: BackendSpec) -> str | None:
     """Give the reason why a backend cannot run here, or ``None``; a check that raises is a reason too."""
     try:
-        return spec.available()
-    except Exception as error:
+        reason: object = spec.available()
+    except (Exception, SystemExit) as error:
         return f"its availability check failed: {type(error).__name__}: {error}"
+    if reason is None or isinstance(reason, str):
+        return reason
+    return f"its availability check must give a text or None, got {reason!r}"
 
 
 def _load(entry: _Entry) -> Backend:
@@ -227,7 +239,7 @@ def _load(entry: _Entry) -> Backend:
     except ImportError as error:
         hint = f"; {spec.install_hint}" if spec.install_hint else ""
         raise BackendUnavailableError(f"backend {spec.name!r} failed to import: {error}{hint}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(
             f"backend {spec.name!r} of {entry.source} failed to load: {type(error).__name__}: {error}"
         ) from error
@@ -240,9 +252,21 @@ def _load(entry: _Entry) -> Backend:
             f"backend {spec.name!r} of {entry.source}: its name must be that of its spec, "
             f"got {getattr(backend, 'name', None)!r}"
         )
+    _check_attributes(backend, entry)
     _check_version(backend, entry)
     _check_capabilities(backend, entry)
     return backend
+
+
+def _check_attributes(backend: Backend, entry: _Entry) -> None:
+    paths: object = backend.paths
+    if not isinstance(paths, tuple) or not paths or not all(isinstance(path, str) and path for path in paths):
+        raise PluginError(
+            f"backend {entry.spec.name!r} of {entry.source}: paths must be a tuple of names, got {paths!r}"
+        )
+    priority: object = backend.priority
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise PluginError(f"backend {entry.spec.name!r} of {entry.source}: priority must be an int, got {priority!r}")
 
 
 def _check_version(backend: Backend, entry: _Entry) -> None:
@@ -274,6 +298,15 @@ def _check_spec(spec: object, source: str) -> None:
         raise PluginError(
             f"plug-in {source}: a backend's name is lower case without colon, comma or space, got {spec.name!r}"
         )
+    if not isinstance(spec.owns, tuple | list) or not all(map(_is_claim, spec.owns)):
+        raise PluginError(
+            f"plug-in {source}: owns of backend {spec.name!r} must be a tuple of (array type, device kind) pairs, "
+            f'such as (("numpy.ndarray", "cpu"),), got {spec.owns!r}'
+        )
+
+
+def _is_claim(claim: object) -> bool:
+    return isinstance(claim, tuple | list) and len(claim) == 2 and all(isinstance(part, str) for part in claim)
 
 
 def _flatten(results: Iterable[Any]) -> list[BackendSpec]:

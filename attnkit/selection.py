@@ -158,11 +158,21 @@ def _take(backend: Backend, path: str | None, request: AttentionRequest) -> Sele
     if reasons:
         name = backend.name if path is None else f"{backend.name}:{path}"
         raise UnsupportedError(f"backend {name!r} does not take this call:", {name: reasons})
-    return Selection(backend, backend.plan(request, path or _first_path(backend, request)))
+    try:
+        plan: object = backend.plan(request, path or _first_path(backend, request))
+    except AttnkitError:
+        raise
+    except Exception as error:
+        raise PluginError(f"backend {backend.name!r} failed to plan: {type(error).__name__}: {error}") from error
+    if not isinstance(plan, Plan):
+        raise PluginError(f"backend {backend.name!r}: plan() must give a Plan, got {type(plan).__name__}")
+    return Selection(backend, plan)
 
 
 def _first_path(backend: Backend, request: AttentionRequest) -> str:
     for path in backend.preference(request):
+        if path not in backend.paths:
+            raise PluginError(f"backend {backend.name!r}: preference() gives {path!r}, its paths are {backend.paths}")
         if not _refusals(backend, request, path):
             return path
     raise PluginError(f"backend {backend.name!r} takes the request, but none of its paths {backend.paths} does")

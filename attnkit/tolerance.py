@@ -110,7 +110,7 @@ def output_budget(row: RowFacts, numerics: Numerics) -> FloatArray:
     The error of a score is::
 
         e_j = (u_s + u_q + (f(D) + 2) u_a) g_j                      accumulation, storage, rounding of scale*q
-            + (u_s + 5 u_a) a_j + 2 u_a g_j (where a_j > 0)         conversion of bias, slope and distance; two additions
+            + (u_s + 5 u_a) a_j + 2 u_a g_j (where a_j > 0)         conversions of what is added; two additions
             + tanh_ulps u_a |capped_j|                              soft-cap
     """
     if not row.score.size:

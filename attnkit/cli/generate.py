@@ -40,6 +40,8 @@ def generate(
 def _check(prompt: str, max_tokens: int, temperature: float, seed: int) -> None:
     if not prompt:
         wrong_use("PROMPT is empty; give at least one character")
+    if not prompt.isprintable() and any("\ud800" <= character <= "\udfff" for character in prompt):
+        wrong_use("PROMPT must be UTF-8 text, got bytes that are not")
     if max_tokens < 1:
         wrong_use(f"--max-tokens must be >= 1, got {max_tokens}")
     if not (math.isfinite(temperature) and temperature >= 0):

@@ -26,10 +26,9 @@ def parse_mask(text: str) -> Mask | None:
     if text.strip().lower() == "none":
         return None
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError as error:
-        raise ShapeError(f"mask: cannot read {text!r}; {_FORM}") from error
-    return _read(tree)
+        return _read(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ShapeError(f"mask: cannot read {text[:80]!r}; {_FORM}") from error
 
 
 def _read(node: ast.expr) -> Mask:

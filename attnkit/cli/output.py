@@ -59,7 +59,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
-        except (AttnkitError, OSError, ValidationError) as error:
+        except (AttnkitError, OSError, OverflowError, ValidationError) as error:
             console(stderr=True).print(f"attnkit: {_message(error)}", markup=False)
             raise typer.Exit(_code(error)) from error
 
@@ -67,6 +67,8 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _message(error: Exception) -> str:
+    if isinstance(error, OverflowError):
+        return f"a number is too large: {error}"
     if not isinstance(error, ValidationError):
         return str(error)
     return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
@@ -74,5 +76,5 @@ def _message(error: Exception) -> str:
 
 def _code(error: Exception) -> int:
     """Tell what was typed wrongly from what was found wrong."""
-    mistyped = ShapeError | DTypeError | BackendNotFoundError | OSError | ValidationError
+    mistyped = ShapeError | DTypeError | BackendNotFoundError | OSError | OverflowError | ValidationError
     return WRONG_USE if isinstance(error, mistyped) else FAULT

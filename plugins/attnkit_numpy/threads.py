@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from threading import Lock, local
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -41,6 +41,11 @@ class ProcessLimit:
             self._users -= 1
             if not self._users:
                 _set_threads(_libraries().process, self._found)
+
+    def abandon(self) -> None:
+        """Restore what was found although users are left, who will never leave: they are in the parent process."""
+        if self._users:
+            _set_threads(_libraries().process, self._found)
 
 
 class ThreadLimit(local):
@@ -81,8 +86,8 @@ def share(work: Callable[[Task], object], tasks: Iterator[Task], products: int) 
     """
     with single_threaded() as threads:
         feed = _Feed(work, tasks)
-        count = min(threads, _cores()) - 1 if products >= SHARED else 0
-        helpers = [_pool().submit(feed.drain) for _ in range(count)]
+        count = min(threads, _cores(), products // (SHARED // 2))
+        helpers = _helpers(feed.drain, count - 1)
         try:
             feed.drain()
         finally:
@@ -91,6 +96,15 @@ def share(work: Callable[[Task], object], tasks: Iterator[Task], products: int) 
     for helper in helpers:
         if not helper.cancelled():
             helper.result()
+
+
+def _helpers(work: Callable[[], None], count: int) -> list[Future[None]]:
+    """Start helpers; none where no thread can be started, as when the interpreter shuts down."""
+    helpers: list[Future[None]] = []
+    with suppress(RuntimeError):
+        for _ in range(count):
+            helpers.append(_pool().submit(work))
+    return helpers
 
 
 class _Feed(Generic[Task]):
@@ -165,10 +179,11 @@ def _cores() -> int:
 
 
 def _after_fork() -> None:
-    """Forget the pool, whose threads do not survive a fork, and the users that the parent had."""
+    """Forget the pool and the users of the limit, whose threads do not survive a fork; undo what they held."""
     global _PROCESS
     _pool.cache_clear()
-    _PROCESS = ProcessLimit()
+    inherited, _PROCESS = _PROCESS, ProcessLimit()
+    inherited.abandon()
 
 
 if hasattr(os, "register_at_fork"):

@@ -334,6 +334,11 @@ class TestFromHF:
         [
             ({"model_type": "mamba"}, "model_type must be one of gemma, gemma2, .*, got 'mamba'"),
             ({"model_type": None}, "got None"),
+            ({"model_type": []}, "got \\[\\]"),
+            ({"rope_scaling": -1}, "not one of llama: AttributeError"),
+            ({"partial_rotary_factor": [1]}, "not one of llama: TypeError"),
+            ({"model_type": "qwen2", "use_sliding_window": True, "layer_types": []}, "not one of qwen2: IndexError"),
+            ({"model_type": "gemma2", "query_pre_attn_scalar": 0}, "not one of gemma2: ZeroDivisionError"),
             ({"num_attention_heads": None}, "num_attention_heads must be an integer"),
             ({"num_hidden_layers": "12"}, "num_hidden_layers must be an integer in the configuration, got '12'"),
             ({"hidden_size": None}, "hidden_size must be an integer"),

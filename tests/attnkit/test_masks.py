@@ -236,3 +236,20 @@ def test_a_neutral_mask_changes_nothing() -> None:
 def test_masks_show_themselves() -> None:
     mask = CAUSAL & ak.Mask.window(4) & ak.Mask.dense(np.ones((2, 2), bool))
     assert repr(mask) == "causal() & window(4, 0) & dense(bool[2, 2])"
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ((("bogus",),), "bogus"),
+        ((("causal", 3),), "a term is a tuple of one of causal"),
+        ((("window", -5, 0),), "left must be >= 1"),
+        ([("causal",)], "terms must be a tuple"),
+        ((), "at least one term"),
+        (None, "None"),
+        ((("causal",), ("prefix", 2)), "already contains causal"),
+    ],
+)
+def test_terms_given_by_hand_are_checked_too(terms: Any, message: str) -> None:
+    with pytest.raises(ak.ShapeError, match=message):
+        ak.Mask(terms)

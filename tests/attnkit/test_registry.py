@@ -187,6 +187,22 @@ def test_discovery_that_fails_as_a_whole_is_tried_again(nobody, monkeypatch, kit
     assert nobody.names() == ["one"]
 
 
+def test_discovery_that_is_interrupted_starts_again(nobody, monkeypatch, kit) -> None:
+    interrupted = []
+
+    def load():
+        if not interrupted:
+            interrupted.append(1)
+            raise KeyboardInterrupt
+        return plugin(kit.spec("two"))
+
+    points = [Point("one", lambda: plugin(kit.spec("one"))), Point("two", load)]
+    monkeypatch.setattr("attnkit.registry.entry_points", lambda group: points)
+    with pytest.raises(KeyboardInterrupt):
+        nobody.names()
+    assert nobody.names() == ["one", "two"]
+
+
 def test_a_distribution_without_metadata_hides_no_other(install, tmp_path) -> None:
     install("attnkit-good", "good_plugin", "good")
     install("attnkit-left", "left_plugin", "left")

@@ -178,3 +178,63 @@ def test_an_unknown_name_lists_the_known_ones(nobody, kit, name) -> None:
 
 def test_the_installed_plug_ins_are_listed() -> None:
     assert {"cupy", "numpy", "torch"} <= {info.name for info in ak.backends()}
+
+
+# Plug-ins that misbehave later than at import
+
+
+@pytest.mark.parametrize("owns", [("numpy.ndarray", "cpu"), (("numpy.ndarray",),), ((1, "cpu"),), "numpy", None])
+def test_claims_that_are_no_pairs_are_refused_at_once(nobody, kit, owns) -> None:
+    with pytest.raises(ak.PluginError, match=r"owns of backend 'flat' must be a tuple of \(array type, device kind\)"):
+        ak.register(kit.spec("flat", owns=owns))
+    assert nobody.names() == []
+
+
+def test_exits_of_a_plug_in_are_reasons(nobody, kit, plain) -> None:
+    ak.register(kit.spec("leaves", available=fail(SystemExit(4))))
+    ak.register(kit.spec("quits", load=fail(SystemExit(3))))
+    assert "SystemExit: 4" in lines(nobody)["leaves"].reason
+    with pytest.raises(ak.PluginError, match="SystemExit: 3"):
+        ak.get_backend("quits")
+    x = np.ones((2, 3), np.float32)
+    assert ak.explain(x, x, x).backend == "plain"
+
+
+def test_an_availability_check_gives_text(nobody, kit) -> None:
+    ak.register(kit.spec("odd", available=lambda: 3))
+    assert lines(nobody)["odd"].reason == "its availability check must give a text or None, got 3"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "words"),
+    [
+        ("paths", "attention", "paths must be a tuple of names"),
+        ("paths", (), "paths must be a tuple of names"),
+        ("priority", None, "priority must be an int, got None"),
+        ("priority", "9", "priority must be an int, got '9'"),
+    ],
+)
+def test_attributes_of_the_wrong_type_are_refused_at_load(nobody, kit, monkeypatch, attribute, value, words) -> None:
+    backend = kit.backend("odd")
+    monkeypatch.setattr(type(backend), attribute, value)
+    ak.register(kit.spec("odd", load=lambda: backend))
+    with pytest.raises(ak.PluginError, match=words):
+        ak.get_backend("odd")
+
+
+@pytest.mark.parametrize(
+    ("method", "replacement", "words"),
+    [
+        ("preference", lambda _request: 1 / 0, "failed to plan: ZeroDivisionError"),
+        ("preference", lambda _request: ("nope",), "preference\\(\\) gives 'nope'"),
+        ("plan", lambda _request, _path: 1 / 0, "failed to plan: ZeroDivisionError"),
+        ("plan", lambda _request, _path: None, "plan\\(\\) must give a Plan, got NoneType"),
+    ],
+)
+def test_a_backend_that_fails_to_plan_is_named(nobody, kit, monkeypatch, method, replacement, words) -> None:
+    backend = kit.backend("odd")
+    monkeypatch.setattr(backend, method, replacement)
+    x = np.ones((2, 3), np.float32)
+    with pytest.raises(ak.PluginError, match=words):
+        ak.attention(x, x, x, backend=backend)
+    assert "odd" in ak.explain(x, x, x, backend=backend).error

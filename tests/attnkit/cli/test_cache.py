@@ -102,3 +102,19 @@ def test_amounts_are_read(text, amount) -> None:
 def test_amounts_are_written() -> None:
     assert format_bytes(1000) == "1000 B"
     assert format_bytes(1536) == "1.5 KiB (1536 B)"
+
+
+@pytest.mark.parametrize("flag", ["--memory", "--context"])
+def test_numbers_beyond_measure_are_wrong_use(attnkit, flag) -> None:
+    result = attnkit("cache", "plan", "--kv-heads", "1", "--head-dim", "1", flag, "9" * 400)
+    assert result.exit_code == 2
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"model_type": ["a"]}', '{"model_type": "gemma2"}'])
+def test_a_configuration_that_is_none_is_wrong_use(attnkit, tmp_path, text) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    result = attnkit("cache", "plan", "--config", str(path))
+    assert result.exit_code == 2
+    assert f"--config {path}" in result.stderr

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 
 import pytest
 
+from attnkit import trace
 from attnkit.models import fetch_default_model, generate, load_model, score
 
 pytestmark = pytest.mark.model
@@ -52,9 +54,15 @@ def test_the_score_of_a_text_is_known(ids, whole):
     assert whole.nll == pytest.approx(NLL, abs=1e-3)
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 64])
-def test_chunks_through_the_cache_do_not_change_the_score(loaded, ids, whole, chunk):
-    assert score(loaded[0], ids, chunk=chunk).nll == pytest.approx(whole.nll, abs=1e-4)
+@pytest.mark.parametrize("chunk", [None, 1, 7, 64])
+@pytest.mark.parametrize("path", ["dense", "tiled"])
+def test_neither_path_nor_chunks_change_the_score(loaded, ids, whole, path, chunk):
+    model = copy(loaded[0])  # shares the weights
+    model.choice = f"numpy:{path}"
+    with trace() as calls:
+        nll = score(model, ids, chunk=chunk).nll
+    assert {(call.backend, call.path) for call in calls} == {("numpy", path)}
+    assert nll == pytest.approx(whole.nll, abs=1e-4)
 
 
 def test_the_file_is_found_again(loaded):
