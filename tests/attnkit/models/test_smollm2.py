@@ -6,6 +6,7 @@ from copy import copy
 from pathlib import Path
 
 import pytest
+from threadpoolctl import threadpool_limits
 
 from attnkit import trace
 from attnkit.models import fetch_default_model, generate, load_model, score
@@ -13,6 +14,13 @@ from attnkit.models import fetch_default_model, generate, load_model, score
 pytestmark = pytest.mark.model
 TEXT = Path(__file__).parents[2] / "data" / "devils_dictionary.txt"
 NLL = 3.7221  # of the same weights and text in Hugging Face transformers and in CTranslate2, float32
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Hold BLAS to one thread: the threads of several test workers would wait for each other at every product."""
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 @pytest.fixture(scope="module")
