@@ -15,12 +15,12 @@ from attnkit.cache.contiguous import ContiguousCache
 from attnkit.call import Options, describe_call, gather_options
 from attnkit.checks import check_array
 from attnkit.config import KVCacheConfig
-from attnkit.errors import BackendUnavailableError, ShapeError, UnsupportedError
+from attnkit.errors import ShapeError
 from attnkit.explanation import Explanation, explain_request
 from attnkit.masks import Mask
 from attnkit.packed import run_packed
 from attnkit.registry import BackendInfo, registry
-from attnkit.selection import Rejected, current_choice, select, unavailable_reason
+from attnkit.selection import current_choice, first_taken, select
 from attnkit.tracing import record
 
 Array = Any
@@ -227,15 +227,8 @@ def make_cache(config: KVCacheConfig, *, backend: BackendChoice = None) -> KVCac
     choice = current_choice(backend)
     if not isinstance(choice, tuple):
         return ContiguousCache(config, "numpy" if choice is None else choice)
-    rejected: Rejected = {}
-    for item in choice:
-        try:
-            return ContiguousCache(config, item)
-        except UnsupportedError as error:
-            rejected |= error.reasons
-        except BackendUnavailableError as error:
-            rejected[str(item)] = (unavailable_reason(str(error)),)
-    raise UnsupportedError("none of the chosen backends can store this cache:", rejected)
+    complaint = "none of the chosen backends can store this cache:"
+    return first_taken(choice, lambda item: ContiguousCache(config, item), complaint)
 
 
 def backends() -> list[BackendInfo]:

@@ -230,14 +230,13 @@ def unavailable(spec: BackendSpec) -> str | None:
 
 def _load(entry: _Entry) -> Backend:
     spec = entry.spec
+    hint = f"; {spec.install_hint}" if spec.install_hint else ""
     reason = unavailable(spec)
     if reason:
-        hint = f"; {spec.install_hint}" if spec.install_hint else ""
         raise BackendUnavailableError(f"backend {spec.name!r} cannot run here: {reason}{hint}")
     try:
         backend = spec.load()
     except ImportError as error:
-        hint = f"; {spec.install_hint}" if spec.install_hint else ""
         raise BackendUnavailableError(f"backend {spec.name!r} failed to import: {error}{hint}") from error
     except (Exception, SystemExit) as error:
         raise PluginError(

@@ -7,11 +7,12 @@ The first three are explicit and never fall back to anything that they do not na
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 from attnkit.backend import Backend, Plan
 from attnkit.errors import (
@@ -28,6 +29,7 @@ from attnkit.request import AttentionRequest
 ENVIRONMENT = "ATTNKIT_BACKEND"
 Choice = str | Backend | tuple[str | Backend, ...] | None
 Rejected = dict[str, tuple[Reason, ...]]
+Taken = TypeVar("Taken")
 
 _context: ContextVar[Choice] = ContextVar("attnkit_backend", default=None)
 
@@ -193,16 +195,28 @@ def _refusals(backend: Backend, request: AttentionRequest, path: str | None = No
 
 
 def _preferred(request: AttentionRequest, choices: tuple[str | Backend, ...]) -> Selection:
+    names = ", ".join(choice if isinstance(choice, str) else choice.name for choice in choices)
+    complaint = f"none of the chosen backends ({names}) takes this call:"
+    return first_taken(choices, lambda choice: _take(*resolve(choice), request), complaint)
+
+
+def first_taken(choices: Iterable[str | Backend], take: Callable[[str | Backend], Taken], complaint: str) -> Taken:
+    """Give what ``take`` makes of the first choice that can run here and does not refuse.
+
+    Raises
+    ------
+    UnsupportedError
+        With the complaint and the reasons of each, if there is none.
+    """
     rejected: Rejected = {}
     for choice in choices:
         try:
-            return _take(*resolve(choice), request)
+            return take(choice)
         except UnsupportedError as error:
             rejected |= error.reasons
         except BackendUnavailableError as error:
             rejected[str(choice)] = (unavailable_reason(str(error)),)
-    names = ", ".join(choice if isinstance(choice, str) else choice.name for choice in choices)
-    raise UnsupportedError(f"none of the chosen backends ({names}) takes this call:", rejected)
+    raise UnsupportedError(complaint, rejected)
 
 
 def _automatic(request: AttentionRequest) -> Selection:

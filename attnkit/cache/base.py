@@ -177,6 +177,17 @@ class KVCache(ABC):
         self.pages = pages
         self._set_counts(counts)
 
+    def allocate(self, num_pages: int, page_size: int) -> Pages:
+        """Give fresh storage for one layer."""
+        return self.backend.allocate(
+            num_pages,
+            page_size,
+            num_kv_heads=self.config.num_kv_heads,
+            head_dim=self.config.head_dim,
+            value_dim=self.config.value_dim,
+            dtype=self.config.dtype,
+        )
+
     def _set_counts(self, counts: IntArray | int) -> None:
         self._counts[:] = counts
         for layer in self._layers:
@@ -185,14 +196,7 @@ class KVCache(ABC):
     def _copy(self, layer: int, source: IntArray, counts: IntArray) -> Pages:
         """Give fresh storage like a layer's, with the sequences ``source`` in their places."""
         old = self.pages[layer]
-        fresh = self.backend.allocate(
-            int(old.key.shape[0]),
-            old.page_size,
-            num_kv_heads=self.config.num_kv_heads,
-            head_dim=self.config.head_dim,
-            value_dim=self.config.value_dim,
-            dtype=self.config.dtype,
-        )
+        fresh = self.allocate(int(old.key.shape[0]), old.page_size)
         table = self.table()
         moved = PageTable(table.index[source], table.start[source])
         key, value = self.backend.gather(old, moved.slots(counts, old.page_size))

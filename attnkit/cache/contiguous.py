@@ -49,18 +49,7 @@ class ContiguousCache(KVCache):
         return _identity(self.config.batch_size)
 
     def _allocate(self, capacity: int) -> list[Pages]:
-        config = self.config
-        return [
-            self.backend.allocate(
-                config.batch_size,
-                capacity,
-                num_kv_heads=config.num_kv_heads,
-                head_dim=config.head_dim,
-                value_dim=config.value_dim,
-                dtype=config.dtype,
-            )
-            for _ in range(config.num_layers)
-        ]
+        return [self.allocate(self.config.batch_size, capacity) for _ in range(self.config.num_layers)]
 
     def _grown(self, capacity: int) -> list[Pages]:
         grown = self._allocate(capacity)

@@ -18,7 +18,7 @@ import numpy as np
 from attnkit import AttentionOutput, AttentionRequest, MaskStructure, Operands, Schedule, Tile
 from attnkit_numpy.layout import Array, dtype_of, plain
 from attnkit_numpy.parts import Part, part_of
-from attnkit_numpy.scores import cap, multiply, softmax
+from attnkit_numpy.scores import add_and_hide, cap, multiply, softmax
 from attnkit_numpy.threads import SHARED, share
 
 MOST_ROWS = 128
@@ -198,11 +198,7 @@ def _hide(_part: Part, scores: Array, hidden: Array) -> None:
 
 def _edit(part: Part, scores: Array, request: AttentionRequest, operands: Operands) -> None:
     """Add bias and ALiBi to scores ``[b, h, T, n]`` and replace those of hidden keys, in place."""
-    operands = part_of(operands, part)
-    bias = request.score_bias(operands)
-    if bias is not None:
-        np.add(scores, bias, out=scores)
-    np.copyto(scores, -np.inf, where=np.logical_not(request.visible(operands)))
+    add_and_hide(scores, part_of(operands, part), request)
 
 
 def _split(pieces: Iterator[Work], group: int) -> Iterator[Work]:

@@ -13,7 +13,7 @@ import numpy as np
 from attnkit import AttentionOutput, AttentionRequest, Operands
 from attnkit_numpy.layout import Array, dtype_of, plain
 from attnkit_numpy.parts import Part, part_of
-from attnkit_numpy.scores import cap, multiply, softmax
+from attnkit_numpy.scores import add_and_hide, cap, multiply, softmax
 from attnkit_numpy.threads import single_threaded
 
 # Elements in the products of a head below which OpenBLAS uses no threads, so that there is no need to hold it to one.
@@ -77,7 +77,4 @@ def _finish(scores: Array, operands: Operands, request: AttentionRequest) -> Non
     multiply(scores, request.scale)
     if request.softcap is not None:
         cap(scores, request.softcap)
-    bias = request.score_bias(operands)
-    if bias is not None:
-        np.add(scores, bias, out=scores)
-    np.copyto(scores, -np.inf, where=np.logical_not(request.visible(operands)))
+    add_and_hide(scores, operands, request)

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from attnkit import AttentionRequest, Operands
+
 Array = np.ndarray[Any, Any]
 
 _LOG2_E = math.log2(math.e)
@@ -59,6 +61,14 @@ def multiply(scores: Array, scale: float) -> None:
         np.multiply(scores, scale, out=scores)
     else:
         scores[...] = scores.astype(np.float64) * scale
+
+
+def add_and_hide(scores: Array, operands: Operands, request: AttentionRequest) -> None:
+    """Add bias and ALiBi to scores ``[B, H, T, S]`` and replace those of hidden keys by ``-inf``, in place."""
+    bias = request.score_bias(operands)
+    if bias is not None:
+        np.add(scores, bias, out=scores)
+    np.copyto(scores, -np.inf, where=np.logical_not(request.visible(operands)))
 
 
 def softmax(scores: Array, sinks: Array | None) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Tiny random models as arrays, as GGUF files and as Hugging Face directories, and a plain float64 decoder beside them.
+"""The command line, and tiny random models in every form of file with a plain float64 decoder beside them.
 
 Axes: ``T`` tokens, ``n`` hidden, ``H`` query heads, ``K`` key/value heads, ``D`` head size, ``V`` vocabulary.
 """
@@ -16,7 +16,9 @@ from gguf import GGMLQuantizationType, GGUFWriter, TokenType
 from gguf.quants import quantize
 from safetensors.numpy import save_file
 from tokenizers import pre_tokenizers
+from typer.testing import CliRunner, Result
 
+from attnkit.cli.app import app
 from attnkit.models import LlamaConfig, expected_shapes
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -260,3 +262,17 @@ def gguf_path(tmp_path: Path) -> Callable[..., Path]:
 def tiny_model(gguf_path: Callable[..., Path]) -> Path:
     """Give a tiny random model as a file, with 128 positions."""
     return gguf_path()
+
+
+@pytest.fixture
+def attnkit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Run ``attnkit`` with some arguments; a traceback is a failure of the test."""
+    monkeypatch.delenv("ATTNKIT_BACKEND", raising=False)
+
+    def run(*arguments: str) -> Result:
+        result = CliRunner().invoke(app, list(arguments))
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run

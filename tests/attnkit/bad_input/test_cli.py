@@ -3,29 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
-from typer.testing import CliRunner, Result
-
-from attnkit.cli.app import app
 
 SIZES = "--kv-heads 1 --head-dim 2"
 FAULT, WRONG_USE = 1, 2
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Run ``attnkit``; what is raised and is no exit is a failure of the test."""
-    monkeypatch.delenv("ATTNKIT_BACKEND", raising=False)
-
-    def run(*arguments: str) -> Result:
-        result = CliRunner().invoke(app, list(arguments))
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
-
-    return run
 
 
 TABLE = [
@@ -62,9 +44,9 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("line", "parts"), [(row[0], row[1:]) for row in TABLE])
-def test_wrong_use(world, run, line, parts) -> None:
+def test_wrong_use(world, attnkit, line, parts) -> None:
     before = world.state()
-    result = run(*line.split())
+    result = attnkit(*line.split())
     assert result.exit_code == WRONG_USE
     assert result.stdout == ""
     for part in parts:
@@ -74,26 +56,26 @@ def test_wrong_use(world, run, line, parts) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\xfa", b"a"], ids=["empty", "not UTF-8", "one token"])
-def test_a_text_that_cannot_be_scored(run, tmp_path, tiny_model, content) -> None:
+def test_a_text_that_cannot_be_scored(attnkit, tmp_path, tiny_model, content) -> None:
     text = tmp_path / "text.txt"
     text.write_bytes(content)
-    result = run("score", str(text), "--model", str(tiny_model))
+    result = attnkit("score", str(text), "--model", str(tiny_model))
     assert (result.exit_code, result.stdout) == (WRONG_USE, "")
     assert "FILE" in result.stderr
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "{}", '{"model_type": "perceptron"}'])
-def test_a_config_that_is_none(run, tmp_path, content) -> None:
+def test_a_config_that_is_none(attnkit, tmp_path, content) -> None:
     path = tmp_path / "config.json"
     path.write_text(content)
-    result = run("cache", "plan", "--config", str(path))
+    result = attnkit("cache", "plan", "--config", str(path))
     assert (result.exit_code, result.stdout) == (WRONG_USE, "")
     assert "--config" in result.stderr
 
 
-def test_json_of_what_nothing_takes(run) -> None:
+def test_json_of_what_nothing_takes(attnkit) -> None:
     """An impossible request is a fault that was found, not wrong use: the reasons go to standard output, as JSON."""
-    result = run("explain", "--json", "--array-type", "nobody.Array", "--device", "cuda:3")
+    result = attnkit("explain", "--json", "--array-type", "nobody.Array", "--device", "cuda:3")
     assert result.exit_code == FAULT
     data = json.loads(result.stdout)
     assert data["backend"] is data["path"] is None
