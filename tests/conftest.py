@@ -69,6 +69,16 @@ def make_spec(name: str, **fields: Any) -> ak.BackendSpec:
     return ak.BackendSpec(**{"name": name, "load": lambda: make_backend(name, **members), **fields})
 
 
+def make_constant(number: float) -> Callable[..., ak.AttentionOutput]:
+    """Give an ``attention`` that gives this number everywhere: proof of who ran."""
+
+    def attention(_self: ak.Backend, query: Any, _key: Any, value: Any, _operands: Any, request: Any) -> Any:
+        output = np.full((*query.shape[:3], value.shape[3]), number, query.dtype)
+        return ak.AttentionOutput(output, np.zeros(query.shape[:3], request.accumulate))
+
+    return attention
+
+
 class Kit:
     """Under importlib mode tests cannot import this file."""
 
@@ -78,6 +88,7 @@ class Kit:
     yes = YES
     backend = staticmethod(make_backend)
     spec = staticmethod(make_spec)
+    constant = staticmethod(make_constant)
 
 
 @pytest.fixture(scope="session")
@@ -96,6 +107,15 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     selection._select.cache_clear()  # its key has the generation of a registry, not the registry
     yield registry
     selection._select.cache_clear()
+
+
+@pytest.fixture
+def three(nobody: Registry) -> Registry:
+    """Register three backends: ``a`` owns NumPy arrays, ``b`` and ``c`` are there for those who name them."""
+    ak.register(make_spec("a", owns=(("numpy.ndarray", "cpu"),), attention=make_constant(1)))
+    ak.register(make_spec("b", attention=make_constant(2), paths=("fast", "exact")))
+    ak.register(make_spec("c", attention=make_constant(3)))
+    return nobody
 
 
 @pytest.fixture

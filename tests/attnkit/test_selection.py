@@ -13,28 +13,9 @@ import attnkit as ak
 NUMPY = (("numpy.ndarray", "cpu"),)
 
 
-def constant(number):
-    """An ``attention`` that gives this number everywhere: proof of who ran."""
-
-    def attention(self, query, key, value, operands, request):
-        output = np.full((*query.shape[:3], value.shape[3]), number, query.dtype)
-        return ak.AttentionOutput(output, np.zeros(query.shape[:3], request.accumulate))
-
-    return attention
-
-
 @pytest.fixture
 def x():
     return np.ones((1, 2, 3, 4), np.float32)
-
-
-@pytest.fixture
-def three(nobody, kit):
-    """Three backends: ``a`` owns NumPy arrays, ``b`` and ``c`` are there for those who name them."""
-    ak.register(kit.spec("a", owns=NUMPY, attention=constant(1)))
-    ak.register(kit.spec("b", attention=constant(2), paths=("fast", "exact")))
-    ak.register(kit.spec("c", attention=constant(3)))
-    return nobody
 
 
 @pytest.fixture
@@ -169,7 +150,7 @@ def test_a_choice_of_another_kind_is_an_error(three, ran, choice) -> None:
 
 
 def test_a_backend_itself_may_be_chosen(three, ran, kit) -> None:
-    mine = kit.backend("c", attention=constant(3))
+    mine = kit.backend("c", attention=kit.constant(3))
     assert ran(backend=mine) == "c:attention"
     assert ran(backend=[mine, "a"]) == "c:attention"
     with ak.use_backend(mine):
@@ -177,7 +158,7 @@ def test_a_backend_itself_may_be_chosen(three, ran, kit) -> None:
 
 
 def test_a_chosen_backend_need_not_own_the_arrays_nor_be_automatic(three, kit, x) -> None:
-    ak.register(kit.spec("shy", automatic=False, attention=constant(7)))
+    ak.register(kit.spec("shy", automatic=False, attention=kit.constant(7)))
     assert (ak.attention(x, x, x, backend="shy") == 7).all()
 
 

@@ -11,28 +11,9 @@ from attnkit.selection import claim_rank, select
 NUMPY = (("numpy.ndarray", "cpu"),)
 
 
-def constant(number):
-    """An ``attention`` that gives this number everywhere: proof of who ran."""
-
-    def attention(self, query, key, value, operands, request):
-        output = np.full((*query.shape[:3], value.shape[3]), number, query.dtype)
-        return ak.AttentionOutput(output, np.zeros(query.shape[:3], request.accumulate))
-
-    return attention
-
-
 @pytest.fixture
 def x():
     return np.ones((1, 2, 3, 4), np.float32)
-
-
-@pytest.fixture
-def three(nobody, kit):
-    """Three backends: ``a`` owns NumPy arrays, ``b`` and ``c`` are there for those who name them."""
-    ak.register(kit.spec("a", owns=NUMPY, attention=constant(1)))
-    ak.register(kit.spec("b", attention=constant(2), paths=("fast", "exact")))
-    ak.register(kit.spec("c", attention=constant(3)))
-    return nobody
 
 
 @pytest.fixture
@@ -231,10 +212,10 @@ def test_a_newcomer_is_eligible_at_once_and_gone_when_it_leaves(nobody, kit, x) 
 
 
 def test_a_replaced_backend_is_not_run_from_memory(nobody, kit, x) -> None:
-    ak.register(kit.spec("one", attention=constant(1)))
+    ak.register(kit.spec("one", attention=kit.constant(1)))
     assert (ak.attention(x, x, x, backend="one") == 1).all()
     nobody.unregister("one")
-    ak.register(kit.spec("one", attention=constant(2)))
+    ak.register(kit.spec("one", attention=kit.constant(2)))
     assert (ak.attention(x, x, x, backend="one") == 2).all()
 
 
