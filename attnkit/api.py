@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from attnkit.backend import AttentionOutput, Backend
 from attnkit.cache.base import KVCache
 from attnkit.cache.contiguous import ContiguousCache
@@ -17,6 +19,7 @@ from attnkit.checks import check_array
 from attnkit.config import KVCacheConfig
 from attnkit.errors import ShapeError
 from attnkit.explanation import Explanation, explain_request
+from attnkit.interception import interceptor
 from attnkit.masks import Mask
 from attnkit.packed import run_packed
 from attnkit.registry import BackendInfo, registry
@@ -266,11 +269,14 @@ def _run(
     query: Array, key: Array, value: Array, options: Options, lse: bool, backend: BackendChoice
 ) -> AttentionOutput:
     arrays = _to_4d(query, key, value)
-    request, operands = describe_call(*arrays, options, lse)
-    choice = current_choice(backend)
-    selection = select(request, choice)
-    record(request, selection, choice)
-    result = selection.plan.run(*arrays, operands)
+    intercept = None if type(query) is np.ndarray else interceptor(type(query))
+    result = None if intercept is None else intercept(*arrays, options, lse, backend)
+    if result is None:
+        request, operands = describe_call(*arrays, options, lse)
+        choice = current_choice(backend)
+        selection = select(request, choice)
+        record(request, selection, choice)
+        result = selection.plan.run(*arrays, operands)
     return result if len(query.shape) == 4 else _drop_axes(result, 4 - len(query.shape))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any
 
@@ -17,18 +19,38 @@ _DEVICE_KINDS = {1: "cpu", 2: "cuda", 3: "cpu", 8: "metal", 10: "rocm", 13: "cud
 
 def type_names(array: object) -> tuple[str, ...]:
     """Give the qualified names of an array's class and its bases, most derived first: ``("numpy.ndarray",)``."""
-    return _class_names(type(array))  # type: ignore[arg-type]  # a class is hashable, whatever its stubs say
+    return class_names(type(array))  # type: ignore[arg-type]  # a class is hashable, whatever its stubs say
 
 
 @lru_cache(maxsize=256)
-def _class_names(kind: type) -> tuple[str, ...]:
+def class_names(kind: type) -> tuple[str, ...]:
+    """Give the qualified names of a class and its bases, most derived first."""
     return tuple(f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__ if base is not object)
+
+
+def library_of(array: Array) -> str:
+    """Give the root of the module that an array's class comes from: ``"numpy"``."""
+    return type_names(array)[-1].partition(".")[0]
 
 
 def device_of(array: Array) -> str:
     """Give the device as ``"kind"`` for the host, ``"kind:index"`` elsewhere (``"cpu"``, ``"cuda:0"``)."""
     if isinstance(array, np.ndarray):
         return "cpu"
+    place = getattr(array, "device", None)
+    if place is None or not isinstance(place, Hashable):
+        return _asked_device(array)
+    known = type(array), place
+    if known not in _device_names:
+        _device_names[known] = _asked_device(array)
+    return _device_names[known]
+
+
+_device_names: dict[tuple[type, Any], str] = {}
+"""What ``_asked_device`` gave, by class and ``array.device``; asking takes microseconds."""
+
+
+def _asked_device(array: Array) -> str:
     kind, index = array.__dlpack_device__()
     name = _DEVICE_KINDS.get(int(kind), f"dlpack{int(kind)}")
     return name if name == "cpu" else f"{name}:{index}"
@@ -63,8 +85,13 @@ def namespace(*arrays: Array) -> Any:
 
 
 def needs_grad(*arrays: Array) -> bool:
-    """Tell whether any of the arrays takes part in automatic differentiation."""
-    return any(getattr(array, "requires_grad", False) for array in arrays)
+    """Tell whether any of the arrays takes part in automatic differentiation, as its library is set at the moment."""
+    return any(getattr(array, "requires_grad", False) and _recording(array) for array in arrays)
+
+
+def _recording(array: Array) -> bool:
+    asked = getattr(sys.modules.get(library_of(array)), "is_grad_enabled", None)
+    return asked is None or bool(asked())
 
 
 def is_array(value: Any) -> bool:

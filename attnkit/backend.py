@@ -66,6 +66,9 @@ class BackendSpec:
         The command that mends it.
     summary
         One sentence.
+    intercept
+        Gives the plug-in's interceptor of calls on the arrays it owns, see ``attnkit.interception``; imports the
+        library, and is called at the first call on such an array. ``None`` = there is nothing to intercept.
     """
 
     name: str
@@ -74,6 +77,7 @@ class BackendSpec:
     available: Callable[[], str | None] = lambda: None
     install_hint: str = ""
     summary: str = ""
+    intercept: Callable[[], Callable[..., AttentionOutput | None]] | None = None
 
 
 class Backend(ABC):

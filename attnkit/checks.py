@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.arrays import DTYPES, device_of, dtype_name, is_array, type_names
+from attnkit.arrays import DTYPES, device_of, dtype_name, is_array, library_of, type_names
 from attnkit.errors import DeviceError, DTypeError, ShapeError
 from attnkit.structure import FARTHEST
 
@@ -36,7 +36,7 @@ def common_device(*arrays: Array) -> str:
     DeviceError
         If they lie on several devices.
     """
-    libraries = [type_names(array)[-1].partition(".")[0] for array in arrays]
+    libraries = [library_of(array) for array in arrays]
     if len(set(libraries)) > 1:
         raise DTypeError(
             f"query, key, value must come from one array library, got {', '.join(libraries)}; convert them first"
@@ -49,9 +49,14 @@ def common_device(*arrays: Array) -> str:
 
 def check_home(name: str, array: Array, like: Array, owner: str = "the query") -> None:
     """Make sure that an array comes from the library of another one and lies on its device."""
-    library = type_names(like)[-1].partition(".")[0]
-    if type_names(array)[-1].partition(".")[0] != library:
+    library = library_of(like)
+    if library_of(array) != library:
         raise DTypeError(f"{name} must come from {owner}'s array library, {library}, got {type_names(array)[0]}")
+    check_device(name, array, like, owner)
+
+
+def check_device(name: str, array: Array, like: Array, owner: str) -> None:
+    """Make sure that an array lies on the device of another one."""
     if device_of(array) != device_of(like):
         raise DeviceError(f"{name} must lie on {owner}'s device, {device_of(like)}, got {device_of(array)}")
 
@@ -87,7 +92,7 @@ def positive_softcap(number: Any) -> float:
 
 
 def integers(name: str, numbers: Any, batch: int) -> Array:
-    """Give ``[B]`` integers from one integer or ``[B]`` integers; those on a device stay there."""
+    """Give ``[B]`` integers from one integer or ``[B]`` integers: on the host, or on the device where they lie."""
     if isinstance(numbers, int | np.integer) and not isinstance(numbers, bool | np.bool_):
         _check_range(name, [int(numbers)])
         return np.full(batch, numbers, np.int64)
@@ -97,8 +102,9 @@ def integers(name: str, numbers: Any, batch: int) -> Array:
         raise DTypeError(f"{name} must be an integer or integers [B], got {got}")
     if tuple(array.shape) != (batch,):
         raise ShapeError(f"{name} must be an integer or [B] = [{batch}], got shape {list(array.shape)}")
-    if not isinstance(array, np.ndarray):
+    if device_of(array) != "cpu":
         return array
+    array = host_array(name, array)
     _check_range(name, array.tolist())
     return array.astype(np.int64)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnkit.backend import Backend
+from attnkit.conversion import target_library
 from attnkit.errors import AttnkitError, Reason
 from attnkit.registry import registry, unavailable
 from attnkit.request import AttentionRequest
@@ -38,6 +39,9 @@ class Explanation:
         What was asked for, in words.
     backend, path
         What would run, or ``None`` where nothing takes the request.
+    converted_to
+        The library that the call's arrays would be converted to (and the result back from), or ``None`` where the
+        backend takes them as they are.
     rejected
         For every other ``"backend"`` and ``"backend:path"``, all reasons why it was not taken; those of a backend hold
         for each of its paths.
@@ -51,6 +55,7 @@ class Explanation:
     path: str | None
     rejected: Rejected = field(default_factory=dict)
     error: str = ""
+    converted_to: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Give it as JSON-ready data."""
@@ -59,6 +64,7 @@ class Explanation:
             "choice": self.choice,
             "backend": self.backend,
             "path": self.path,
+            "converted_to": self.converted_to,
             "error": self.error,
             "rejected": rejected,
             "request": {**self.request._asdict(), "mask": self.request.mask._asdict()},
@@ -67,6 +73,9 @@ class Explanation:
     def __str__(self) -> str:
         taken = f"{self.backend}:{self.path}" if self.backend else "nothing"
         lines = [f"{taken} takes the call ({self.choice})"]
+        if self.converted_to:
+            library = self.request.array_type[-1].partition(".")[0]
+            lines.append(f"  {library} arrays are converted to {self.converted_to}, the result back")
         lines += [f"  {line}" for line in self.error.splitlines()[:1]]
         lines += [f"  {name}: {reason}" for name, reasons in self.rejected.items() for reason in reasons]
         return "\n".join(lines)
@@ -86,7 +95,8 @@ def explain_request(request: AttentionRequest, choice: Choice) -> Explanation:
         if isinstance(item, Backend) and not _is_registered(item):
             rejected |= _rejections(item, (), request, choice, taken)
     backend, path = (taken.backend.name, taken.plan.path) if taken else (None, None)
-    return Explanation(request, describe(choice), backend, path, rejected, error)
+    converted_to = target_library(taken.backend, request) if taken else None
+    return Explanation(request, describe(choice), backend, path, rejected, error, converted_to)
 
 
 def _registered(name: str, request: AttentionRequest, choice: Choice, taken: Selection | None) -> Rejected:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from attnkit.backend import Backend, Plan
+from attnkit.conversion import as_taken, converting, target_library
 from attnkit.errors import (
     AttnkitError,
     BackendNotFoundError,
@@ -36,7 +37,7 @@ _context: ContextVar[Choice] = ContextVar("attnkit_backend", default=None)
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The backend that takes a request, and the plan of its chosen path."""
+    """The backend that takes a request, and the plan of its chosen path; it may convert to the backend's library."""
 
     backend: Backend
     plan: Plan
@@ -160,15 +161,17 @@ def _take(backend: Backend, path: str | None, request: AttentionRequest) -> Sele
     if reasons:
         name = backend.name if path is None else f"{backend.name}:{path}"
         raise UnsupportedError(f"backend {name!r} does not take this call:", {name: reasons})
+    own = as_taken(backend, request)
     try:
-        plan: object = backend.plan(request, path or _first_path(backend, request))
+        plan: object = backend.plan(own, path or _first_path(backend, own))
     except AttnkitError:
         raise
     except Exception as error:
         raise PluginError(f"backend {backend.name!r} failed to plan: {type(error).__name__}: {error}") from error
     if not isinstance(plan, Plan):
         raise PluginError(f"backend {backend.name!r}: plan() must give a Plan, got {type(plan).__name__}")
-    return Selection(backend, plan)
+    library = target_library(backend, request)
+    return Selection(backend, plan if library is None else converting(plan, library))
 
 
 def _first_path(backend: Backend, request: AttentionRequest) -> str:
@@ -189,7 +192,7 @@ def reasons_against(backend: Backend, path: str | None, request: AttentionReques
 
 def _refusals(backend: Backend, request: AttentionRequest, path: str | None = None) -> list[Reason]:
     try:
-        return list(backend.unsupported(request, path))
+        return list(backend.unsupported(as_taken(backend, request), path))
     except Exception as error:  # a backend that fails at the question must not hide the others
         return [Reason("broken", "backend", "able to judge the request", f"{type(error).__name__}: {error}")]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import attnkit as ak
-from attnkit import selection
+from attnkit import interception, selection
 from attnkit.registry import Registry
 
 MASKS = ("window", "prefix", "chunked", "documents", "dense")
@@ -101,12 +101,15 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     """Put an empty registry, which looks for no entry points, in the place of the shared one."""
     registry = Registry()
     monkeypatch.setattr("attnkit.registry.entry_points", lambda group: [])
-    for module in ("registry", "selection", "explanation", "api"):
+    for module in ("registry", "selection", "explanation", "interception", "api"):
         monkeypatch.setattr(import_module(f"attnkit.{module}"), "registry", registry)
     monkeypatch.delenv(selection.ENVIRONMENT, raising=False)
-    selection._select.cache_clear()  # its key has the generation of a registry, not the registry
+    forget = (selection._select.cache_clear, interception._interceptor.cache_clear)
+    for clear in forget:  # their keys have the generation of a registry, not the registry
+        clear()
     yield registry
-    selection._select.cache_clear()
+    for clear in forget:
+        clear()
 
 
 @pytest.fixture

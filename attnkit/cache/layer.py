@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnkit.arrays import DTYPES, dtype_name
+from attnkit.arrays import DTYPES, dtype_name, library_of
 from attnkit.backend import AttentionOutput
 from attnkit.call import Options, describe_call
-from attnkit.checks import check_array, check_home, host_lengths
+from attnkit.checks import check_array, check_device, check_home, host_lengths
+from attnkit.conversion import can_convert, convert
 from attnkit.errors import DTypeError, ShapeError
 from attnkit.masks import Mask
 from attnkit.pages import IntArray
@@ -63,7 +64,8 @@ class CacheLayer:
         Parameters
         ----------
         key, value
-            ``[B, K, T, D]`` and ``[B, K, T, E]``, any of the float types.
+            ``[B, K, T, D]`` and ``[B, K, T, E]``, any of the float types and of any library that can be converted to
+            the backend's. Gradients do not follow them into the cache.
         lengths
             How many of the ``T`` tokens each sequence takes, ``[B]`` integers or one; the rest is padding, skipped.
 
@@ -75,6 +77,7 @@ class CacheLayer:
             If a sequence would exceed the capacity. In each case the cache stays as it was.
         """
         self._check_tokens(key, value)
+        key, value = self._own(key), self._own(value)
         tokens = int(key.shape[2])
         taken = _taken(lengths, self._cache.config.batch_size, tokens)
         if not tokens:
@@ -164,6 +167,7 @@ class CacheLayer:
         key, value = self._stored_arrays(int(self._counts.max()))
         request, operands = describe_call(query, key, value, options, lse, cached=True)
         selection = select(request, cache.choice)
+        check_device("query", query, cache.pages[self._number].key, "the cache")
         record(request, selection, cache.choice)
         return cache.backend.attend_pages(query, cache.pages[self._number], cache.table(), operands, selection.plan)
 
@@ -192,10 +196,17 @@ class CacheLayer:
                 f"key, value must be [B, K, T, D], [B, K, T, E] with B = {head[0]}, K = {head[1]}, "
                 f"D = {config.head_dim}, E = {config.value_dim}, got {list(key.shape)}, {list(value.shape)}"
             )
+        stored = self._cache.pages[self._number].key
         for name, array in (("key", key), ("value", value)):
             if dtype_name(array.dtype) not in DTYPES:
                 raise DTypeError(f"{name} must be one of {', '.join(DTYPES)}, got {array.dtype}")
-            check_home(name, array, self._cache.pages[self._number].key, "the cache")
+            if not can_convert(array):
+                check_home(name, array, stored, "the cache")
+            check_device(name, array, stored, "the cache")
+
+    def _own(self, array: Array) -> Array:
+        """Give an array as one of the library that the cache lies in."""
+        return convert(array, library_of(self._cache.pages[self._number].key))
 
 
 def _taken(numbers: Array | int | None, batch: int, tokens: int) -> IntArray:
