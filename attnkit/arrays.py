@@ -51,7 +51,10 @@ _device_names: dict[tuple[type, Any], str] = {}
 
 
 def _asked_device(array: Array) -> str:
-    kind, index = array.__dlpack_device__()
+    try:
+        kind, index = array.__dlpack_device__()
+    except (ValueError, BufferError):  # a device that DLPack has no number for, such as torch's "meta"
+        return str(array.device)
     name = _DEVICE_KINDS.get(int(kind), f"dlpack{int(kind)}")
     return name if name == "cpu" else f"{name}:{index}"
 

@@ -6,7 +6,7 @@ A backend may implement ``attention`` alone; plans, explanations, caches and ben
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -213,6 +213,37 @@ class Backend(ABC):
         lengths = np.full(len(table.start), length) if operands.kv_lengths is None else operands.kv_lengths
         key, value = self.gather(pages, table.slots(lengths, pages.page_size))
         return plan.run(query, key, value, operands)
+
+    def vjp(
+        self, function: Callable[..., Sequence[Array]], arrays: Sequence[Array], cotangents: Sequence[Array]
+    ) -> tuple[Sequence[Array], Sequence[Array]]:
+        """Evaluate ``function(*arrays)`` and differentiate it, by the library's own means: a vector-Jacobian product.
+
+        A backend that declares ``grad`` implements it, so that tools that do not know its arrays can ask for gradients.
+
+        Parameters
+        ----------
+        function
+            Takes ``arrays`` and gives as many results as there are cotangents; it calls ``attnkit``.
+        arrays
+            What to differentiate with respect to; any strides, never to be modified.
+        cotangents
+            For each result an array of its shape and element type.
+
+        Returns
+        -------
+        results, gradients
+            What ``function`` gave, and for each of ``arrays`` the gradient of ``sum(cotangent * result)``, of its shape
+            and element type; zeros where the results do not depend on it.
+
+        Raises
+        ------
+        UnsupportedError
+            With the code ``vjp``, if the backend has no such means.
+        """
+        del function, arrays, cotangents  # only a library with automatic differentiation has a use for them
+        reason = Reason("vjp", "vjp", "implemented by the backend", "absent")
+        raise UnsupportedError(f"backend {self.name!r} offers no way to ask for gradients:", {self.name: (reason,)})
 
     def refuse(self, request: AttentionRequest, path: str | None = None) -> None:
         """Raise ``UnsupportedError`` with all reasons if the request cannot be taken."""

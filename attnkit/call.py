@@ -118,7 +118,7 @@ def describe_call(
         operands.query_offset is not None,
         operands.key_offset is not None,
         lse,
-        not plain_numpy and needs_grad(query, key, value, operands.bias, operands.sinks),
+        not plain_numpy and needs_grad(query, key, value, operands.bias, operands.alibi, operands.sinks),
     )
     return request, operands
 

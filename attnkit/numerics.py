@@ -18,11 +18,13 @@ import numpy.typing as npt
 
 from attnkit.errors import DTypeError
 
-_UNIT_ROUNDOFF: Final = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+UNIT_ROUNDOFF: Final = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Unit roundoff of each element type."""
 
 # float16 keeps its subnormals on every machine that matters, so the loss is half the smallest one. The formats with a
 # wide exponent may be flushed to zero below the smallest normal, which is too small a number to hide a fault behind.
-_UNDERFLOW: Final = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}
+UNDERFLOW: Final = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}
+"""Largest absolute error of a number of each element type that underflows."""
 
 _SEQUENTIAL: Final = "+sequential"
 
@@ -94,13 +96,13 @@ def _profile(name: str, output: str, *, weights: str, accumulation: str) -> Nume
     return Numerics(
         name=name,
         dtype=output,
-        u_o=_UNIT_ROUNDOFF[output],
-        u_p=_UNIT_ROUNDOFF[weights],
-        u_s=_UNIT_ROUNDOFF[accumulation],
+        u_o=UNIT_ROUNDOFF[output],
+        u_p=UNIT_ROUNDOFF[weights],
+        u_s=UNIT_ROUNDOFF[accumulation],
         u_q=0.0,
-        u_a=_UNIT_ROUNDOFF[accumulation],
-        w_p=_UNDERFLOW[weights],
-        w_o=_UNDERFLOW[output],
+        u_a=UNIT_ROUNDOFF[accumulation],
+        w_p=UNDERFLOW[weights],
+        w_o=UNDERFLOW[output],
     )
 
 

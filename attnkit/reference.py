@@ -36,7 +36,7 @@ class Problem:
     """One call, copied in float64, every default filled in and a neutral value in place of what was left out.
 
     ``bias`` is ``[B, H, T, S]``, ``slopes`` ``[B, H]``, ``sinks`` ``[H]`` with ``-inf`` for none; lengths and offsets
-    are ``[B]``. Arrays in ``terms`` have their full rank.
+    are ``[B]``. Arrays in ``terms`` have their full rank. ``bias_shape`` is the shape in which the bias was given.
     """
 
     query: FloatArray
@@ -46,6 +46,7 @@ class Problem:
     scale: float
     softcap: float | None
     bias: FloatArray
+    bias_shape: tuple[int, ...]
     slopes: FloatArray
     sinks: FloatArray
     query_lengths: IntArray
@@ -71,8 +72,11 @@ class Problem:
 
     def added(self, b: int, h: int, i: int, keys: IntArray) -> FloatArray:
         """Give what is added to the products: the bias, and the penalty of ALiBi (A2), ``[2, n]``."""
-        distance = np.abs(self.query_offset[b] + i - (self.key_offset[b] + keys))
-        return np.stack([self.bias[b, h, i, keys], -self.slopes[b, h] * distance])
+        return np.stack([self.bias[b, h, i, keys], -self.slopes[b, h] * self.distance(b, i, keys)])
+
+    def distance(self, b: int, i: int, keys: IntArray) -> IntArray:
+        """Give how far keys are from a row, in positions, ``[n]``."""
+        return np.asarray(np.abs(self.query_offset[b] + i - (self.key_offset[b] + keys)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,15 +106,21 @@ class Truth:
         ``tiles`` is into how many parts the implementation cuts the keys, splits included. By default it is
         ``ceil(S / 64)``, 64 being the smallest tile in common use.
         """
-        tiles = tiles or max(1, math.ceil(self.weights.shape[-1] / 64))
+        tiles = tiles or self.usual_tiles
         bound = Tolerance(np.empty_like(self.output), np.empty_like(self.lse))
         for b, h, i in np.ndindex(self.lse.shape):
-            facts = self._facts(b, h, i, tiles)
+            facts = self.facts(b, h, i, tiles)
             bound.output[b, h, i] = output_budget(facts, numerics)
             bound.lse[b, h, i] = lse_budget(facts, numerics)
         return bound
 
-    def _facts(self, b: int, h: int, i: int, tiles: int) -> RowFacts:
+    @property
+    def usual_tiles(self) -> int:
+        """Into how many parts the keys are cut at most: 64 is the smallest tile in common use."""
+        return max(1, math.ceil(int(self.weights.shape[-1]) / 64))
+
+    def facts(self, b: int, h: int, i: int, tiles: int) -> RowFacts:
+        """Give what the budget of one row is computed from; a sink that takes part is the last key of it."""
         problem = self.problem
         keys, head = np.flatnonzero(problem.shown[b, h, i]), problem.kv_head(h)
         products, added = problem.products(b, h, i, keys), problem.added(b, h, i, keys)
@@ -253,6 +263,7 @@ def attention(
         scale=1 / math.sqrt(head_dim) if scale is None else float(scale),
         softcap=None if softcap is None else float(softcap),
         bias=_floats(bias, 0.0, shape),
+        bias_shape=np.shape(bias) if bias is not None else (),
         slopes=_floats(alibi, 0.0, (batch, heads)),
         sinks=_floats(sinks, -np.inf, (heads,)),
         query_lengths=query_lengths,

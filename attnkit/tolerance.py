@@ -117,7 +117,7 @@ def output_budget(row: RowFacts, numerics: Numerics) -> FloatArray:
         return np.full_like(row.output, numerics.w_o)
     spread = np.abs(row.value - row.output)
     magnitude = row.weight @ np.abs(row.value)
-    per_key = _score_error(row, numerics)
+    per_key = score_error(row, numerics)
     per_key += numerics.u_a * (2 * (row.top - row.score) + numerics.exp_ulps)
     sums = numerics.u_a * (numerics.growth(row.score.size) + 3 * row.tiles + 3)
     underflow = numerics.w_p * np.abs(row.value).sum(axis=0) / math.exp(row.lse - row.top) + numerics.w_o
@@ -137,12 +137,12 @@ def lse_budget(row: RowFacts, numerics: Numerics) -> float:
     """
     if not row.score.size:
         return 0.0
-    scores = float(row.weight @ _score_error(row, numerics))
+    scores = float(row.weight @ score_error(row, numerics))
     sums = numerics.growth(row.score.size) + 3 * row.tiles + 8
     return scores + numerics.u_a * (sums + 2 * (abs(row.lse) + abs(row.top)) + abs(row.lse))
 
 
-def _score_error(row: RowFacts, numerics: Numerics) -> FloatArray:
+def score_error(row: RowFacts, numerics: Numerics) -> FloatArray:
     """Bound the error of each score, ``[n]``."""
     dot_product = numerics.u_s + numerics.u_q + (numerics.growth(row.head_dim) + 2) * numerics.u_a
     additions = (numerics.u_s + 5 * numerics.u_a) * row.added + 2 * numerics.u_a * row.size * (row.added > 0)

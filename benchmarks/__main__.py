@@ -17,7 +17,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from benchmarks import decode, overhead, prefill
+from benchmarks import decode, field, overhead, prefill, torch_backend
 from benchmarks.results import Benchmark, Result, table
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -30,6 +30,12 @@ BENCHMARKS: dict[str, Benchmark] = {
     "growth": decode.grows_with_the_read,
     "append": decode.append_is_flat,
     "model": decode.real_model,
+    "torch-prefill": torch_backend.prefill,
+    "torch-decode": torch_backend.decode,
+    "torch-window": torch_backend.window,
+    "torch-training": torch_backend.training,
+    "torch-small-call": torch_backend.small_call,
+    "field": field.against_torch,
 }
 
 

@@ -165,6 +165,11 @@ class Case:
         mask = self.options.get("mask")
         yield from (kind for kind in _MASK_KINDS if mask is not None and kind in {term[0] for term in mask.terms})
 
+    def askable(self, subject: Subject) -> bool:
+        """Tell whether a backend that does not declare what the case needs can be asked at all, so as to refuse."""
+        del subject
+        return True
+
     def call(self, subject: Subject) -> Answer:
         """Ask a backend."""
         return subject.attention(self.arrays, self.options, lse=self.lse or subject.capabilities.lse)

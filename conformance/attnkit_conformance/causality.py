@@ -70,32 +70,32 @@ class TestPadding(Checks):
     def test_padding_changes_nothing(self, backend: Subject, case: Case) -> None:
         """NaN, infinity and the largest numbers beyond the lengths change no bit of the result."""
         before = case.call(backend)
-        for fill in (np.nan, np.inf, -np.inf, _largest(case)):
+        for fill in (np.nan, np.inf, -np.inf, largest(case)):
             with np.errstate(all="ignore"):
-                after = case.holding(_padded(case, fill)).call(backend)
+                after = case.holding(padded(case, fill)).call(backend)
             backend.assert_same(case, after, before, what=f"with {fill} in the padding")
 
 
 def _assert_hidden_keys_change_nothing(backend: Subject, case: Case) -> None:
     before = case.call(backend)
     for row in sorted({0, case.queries // 2, case.queries - 1}):
-        for name, arrays in _replaced(case, row, nan=backend.capabilities.poison == "masked"):
+        for name, arrays in replaced(case, row, nan=backend.capabilities.poison == "masked"):
             with np.errstate(all="ignore"):  # the rows that do see it may overflow
                 after = case.holding(arrays).call(backend)
             backend.assert_same(case, after, before, rows=row, what=f"with {name} at the keys hidden from row {row}")
 
 
-def _replaced(case: Case, row: int, *, nan: bool) -> Iterator[tuple[str, Arrays]]:
+def replaced(case: Case, row: int, *, nan: bool) -> Iterator[tuple[str, Arrays]]:
     """Give query, key and value with other things at the keys that no query head of a group sees from a row."""
     query, key, value = map(plain, case.arrays)
     group = case.heads // case.kv_heads
     shown = case.shown[:, :, row].reshape(case.batch, case.kv_heads, group, case.keys)
     dead = ~np.asarray(shown.any(axis=2))[..., None]
     alike = 4 * query[:, ::group, row, None, :]  # scores above those of every other key
-    largest = _largest(case)
+    most = largest(case)
     fills: list[tuple[str, Array | float, Array | float]] = [
         ("similar keys", alike, 512.0),
-        ("the largest numbers", largest, -largest),
+        ("the largest numbers", most, -most),
         ("zeros", 0.0, 0.0),
     ]
     if nan:
@@ -105,7 +105,7 @@ def _replaced(case: Case, row: int, *, nan: bool) -> Iterator[tuple[str, Arrays]
         yield name, (query, np.where(dead, new_key, key), np.where(dead, new_value, value))
 
 
-def _padded(case: Case, fill: float) -> Arrays:
+def padded(case: Case, fill: float) -> Arrays:
     """Give query, key and value with ``fill`` beyond their lengths."""
     problem = case.truth.problem
     query, key, value = map(plain, case.arrays)
@@ -114,5 +114,6 @@ def _padded(case: Case, fill: float) -> Arrays:
     return np.where(rows, fill, query), np.where(keys, fill, key), np.where(keys, fill, value)
 
 
-def _largest(case: Case) -> float:
+def largest(case: Case) -> float:
+    """Give the largest number of its element type."""
     return float(ml_dtypes.finfo(case.dtype).max)  # type: ignore[no-untyped-call]  # it has no types

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _OPTION = "--attnkit-backend"
 _MARK = "attnkit"
+_KINDS = ("answered", "refused", "outside", "unchecked")
 _SUBJECTS = pytest.StashKey[dict[str, "Subject"]]()
 
 CHECKS = (
@@ -23,6 +24,9 @@ CHECKS = (
     "cache_safety",
     "causality",
     "edges",
+    "gradient_calls",
+    "gradient_probes",
+    "gradients",
     "merging",
     "numerics_checks",
     "probes",
@@ -97,7 +101,7 @@ def backend(request: pytest.FixtureRequest) -> Subject:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Note what came of a check in its report: answered, refused, or outside a forced path."""
+    """Note what came of a check in its report: answered, refused, outside a forced path, or unchecked."""
     if call.when == "call" and item.get_closest_marker(_MARK):
         subject: Subject = item.funcargs["backend"]  # type: ignore[attr-defined]  # a check is a function
         item.user_properties += [(_MARK, (subject.name, outcome)) for outcome in subject.outcomes.elements()]
@@ -106,10 +110,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the run of a path that kept out of everything it was asked."""
+    """Fail the run of a backend or path of which nothing was seen, whatever it was asked."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     kinds = {} if reporter is None else _kinds(_outcomes(reporter))
-    if session.exitstatus == pytest.ExitCode.OK and any(set(kind) == {"outside"} for kind in kinds.values()):
+    unseen = [name for name, kind in kinds.items() if set(kind) <= {"outside", "unchecked"}]
+    if session.exitstatus == pytest.ExitCode.OK and unseen:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -119,7 +124,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if outcomes:
         terminalreporter.section("attnkit conformance")
     for name, kinds in _kinds(outcomes).items():
-        total = ", ".join(f"{kinds[kind]} {kind}" for kind in ("answered", "refused", "outside") if kinds[kind])
+        total = ", ".join(f"{kinds[kind]} {kind}" for kind in _KINDS if kinds[kind])
         terminalreporter.line(f"{name}: {'' if kinds['answered'] else 'nothing was answered; '}{total}")
         for outcome, count in outcomes[name].most_common():
             if outcome != "answered":

@@ -18,6 +18,7 @@ from attnkit_conformance.cases import DTYPES, Case, plain
 from attnkit_conformance.checking import Checks, over
 from attnkit_conformance.structures import causal, chunked, ids, keep, prefix, window
 from attnkit_conformance.subject import Subject
+from attnkit_conformance.tracking import requiring_grad
 
 Array = Any
 
@@ -97,7 +98,7 @@ class TestRefused(Checks):
     @over([PLAIN])
     def test_gradients(self, backend: Subject, case: Case) -> None:
         """A16: inputs that require gradients are refused with the code ``grad``, never silently detached."""
-        arrays = [_requiring_grad(backend.array(array)) for array in case.arrays]
+        arrays = [requiring_grad(backend.array(array)) for array in case.arrays]
         if not all(getattr(array, "requires_grad", False) for array in arrays):
             return  # its library has no gradients, so there is nothing to detach
         if backend.capabilities.grad:
@@ -134,18 +135,6 @@ class Foreign:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0
-
-
-class Tracked(np.ndarray[Any, Any]):
-    """A NumPy array that says it takes part in automatic differentiation."""
-
-    requires_grad = True
-
-
-def _requiring_grad(array: Array) -> Array:
-    if isinstance(array, np.ndarray):
-        return array.view(Tracked)
-    return array.requires_grad_() if hasattr(array, "requires_grad_") else array
 
 
 def _call(backend: Subject, *arrays: Array) -> Callable[[], object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import and_
 from typing import Any, NamedTuple, TypeVar
@@ -92,6 +92,25 @@ class Subject:
         result = ak.attention_with_lse(*arrays, **options, backend=self.choice)
         return Answer(self.numpy(result.output), self.numpy(result.lse))
 
+    def differentiate(
+        self, arguments: Mapping[str, Array], names: Sequence[str], cotangents: Sequence[Array]
+    ) -> tuple[Answer, dict[str, NumpyArray]]:
+        """Ask with arguments that lie in the backend already, and for the gradients of those that are named.
+
+        One cotangent is that of the output, a second one that of the log-sum-exp, which is then asked for too.
+        """
+
+        def call(*chosen: Array) -> tuple[Array, ...]:
+            given = {**arguments, **dict(zip(names, chosen, strict=True))}
+            arrays = [given.pop(name) for name in ("query", "key", "value")]
+            if len(cotangents) == 1:
+                return (ak.attention(*arrays, **given, backend=self.choice),)
+            return tuple(ak.attention_with_lse(*arrays, **given, backend=self.choice))
+
+        results, gradients = self.backend.vjp(call, [arguments[name] for name in names], cotangents)
+        output, *lse = map(self.numpy, results)
+        return Answer(output, lse[0] if lse else None), dict(zip(names, map(self.numpy, gradients), strict=True))
+
     def make_cache(self, config: ak.KVCacheConfig) -> ak.KVCache:
         """Call ``attnkit.make_cache``."""
         return ak.make_cache(config, backend=self.choice)
@@ -125,22 +144,27 @@ class Subject:
     def judge(self, case: AnyCase, check: Callable[[AnyCase], None]) -> None:
         """Run a check on a case that the backend declares; where it does not, check that it refuses the case.
 
-        Counts what came of it: ``"answered"``, ``"refused CODES"``, or ``"outside REASON"`` where a forced path says
-        that a call that its backend takes is not for this path.
+        Counts what came of it: ``"answered"``, ``"refused CODES"``, ``"outside REASON"`` where a forced path says that
+        a call that its backend takes is not for this path, or ``"unchecked REASON"`` where the backend has no way to
+        ask for what it declares.
         """
         __tracebackhide__ = True
         case = case.on(self.capabilities)
         missing = case.undeclared(self.capabilities)
         if missing:
-            self.assert_refused(missing, lambda: case.call(self))
+            if case.askable(self):
+                self.assert_refused(missing, lambda: case.call(self))
             self.outcomes[f"refused {', '.join(missing)}"] += 1
             return
         try:
             check(case)
         except ak.UnsupportedError as error:
-            if self.path is None or codes_of(error) != {"path"}:
+            if codes_of(error) == {"vjp"}:
+                self.outcomes["unchecked gradients, since the backend has no vjp"] += 1
+            elif self.path is not None and codes_of(error) == {"path"}:
+                self.outcomes[f"outside {_limit_of(error)}"] += 1
+            else:
                 raise
-            self.outcomes[f"outside {_limit_of(error)}"] += 1
         else:
             self.outcomes["answered"] += 1
 

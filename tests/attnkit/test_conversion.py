@@ -138,3 +138,15 @@ def test_query_key_and_value_still_come_from_one_library() -> None:
     query, key, value = tensors()
     with pytest.raises(ak.DTypeError, match="must come from one array library"):
         ak.attention(query, key.numpy(), value, backend="numpy")
+
+
+def test_devices_that_have_no_number() -> None:
+    query, key, value = tensors()
+    away = key.to("meta")
+    with pytest.raises(ak.DeviceError, match="must lie on one device, got cpu, meta, cpu"):
+        ak.attention(query, away, value)
+    with pytest.raises(ak.DeviceError, match="bias must lie on the query's device, cpu, got meta"):
+        ak.attention(query, key, value, bias=torch.zeros(3, 5, device="meta"))
+    with pytest.raises(ak.UnsupportedError) as caught:
+        ak.attention(query.to("meta"), away, value.to("meta"), backend="torch")
+    assert [reason.code for reason in caught.value.reasons["torch"]] == ["devices"]

@@ -12,14 +12,16 @@ from running import CLASSES, checks
 
 import attnkit as ak
 from attnkit.numerics import numerics_for
+from attnkit_conformance import gradients
 from attnkit_conformance.cases import Case, plain
 from attnkit_conformance.edges import EMPTY_ROWS
+from attnkit_conformance.gradient_cases import GradientCase
 from attnkit_conformance.numerics_checks import DISTRIBUTIONS, OPTIONS
 from attnkit_conformance.pytest_plugin import CHECKS
 from attnkit_conformance.structures import STRUCTURES
 
 # Checked by what they promise, and not by a refusal.
-PROMISES = {"devices", "libraries", "grad", "poison", "deterministic", "batch_invariant", "numerics"}
+PROMISES = {"devices", "libraries", "poison", "deterministic", "batch_invariant", "numerics"}
 
 
 def all_cases() -> list[Case]:
@@ -43,7 +45,7 @@ def test_asserts_of_every_check_are_rewritten() -> None:
 
 
 def test_most_cases_ask_for_one_thing_at_a_time() -> None:
-    core = ak.Capabilities()
+    core = ak.Capabilities(grad=True)
     lacking = Counter(len(case.on(core).undeclared(core)) for case in all_cases())
     assert lacking[0] > 150
     assert lacking[1] > 300
@@ -57,6 +59,19 @@ def test_bounds_are_no_excuse(profile: str, dtype: str) -> None:
         if case.dtype == dtype:
             largest = np.abs(plain(case.arrays[2])).max()
             assert case.tolerance(numerics).output.max() < 0.05 * largest, str(case)
+
+
+def test_gradients_are_there_to_be_seen() -> None:
+    for case in (case for case in all_cases() if isinstance(case, GradientCase) and case.seeing.any()):
+        assert np.abs(case.gradients.value).max() > 1e-3, str(case)
+        assert not case.gradients.value[~np.broadcast_to(case.reached["value"], case.arrays[2].shape)].any(), str(case)
+
+
+@pytest.mark.parametrize(("profile", "dtype"), [("strict-fp32", "float32"), ("fa-16", "bfloat16")])
+def test_bounds_of_gradients_are_no_excuse(profile: str, dtype: str) -> None:
+    numerics = numerics_for(profile, dtype)
+    for case in (case for case in gradients.DISTRIBUTIONS if case.dtype == dtype):
+        assert case.gradient_tolerance(numerics).value.max() < 0.05 * np.abs(case.gradients.value).max(), str(case)
 
 
 def test_structures_show_something() -> None:

@@ -20,8 +20,11 @@ def test_it_conforms(choice: str, name: str, record_property: pytest.RecordPrope
     for outcome, count in subject.outcomes.items():
         record_property(outcome, count)
     assert found == []
+    if "Gradient" in name:
+        assert set(subject.outcomes) == {"refused grad"}, "NumPy has no gradients"
+        return
     strange = {outcome for outcome in subject.outcomes if outcome.partition(" ")[0] not in ("answered", "outside")}
-    assert strange == set(), "the backend declares all that it is asked"
+    assert strange == set(), "the backend declares all else that it is asked"
     assert choice != "numpy" or set(subject.outcomes) == {"answered"}
 
 

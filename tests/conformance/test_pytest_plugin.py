@@ -12,6 +12,7 @@ import pytest
 
 BACKENDS = """
 import sys
+from dataclasses import replace
 import numpy as np
 import attnkit as ak
 
@@ -41,7 +42,13 @@ class Mean(ak.Backend):
     to_numpy = from_numpy
 
 
+class Claiming(Plain):
+    name = "claiming"
+    declared = replace(Plain.declared, grad=True)
+
+
 ak.register(ak.BackendSpec("plain", Plain), "plain-plug-in 1.2")
+ak.register(ak.BackendSpec("claiming", Claiming), "claiming-plug-in")
 ak.register(ak.BackendSpec("mean", Mean), "mean-plug-in 0.3")
 ak.register(ak.BackendSpec("absent", Mean, available=lambda: "no device", install_hint="buy one"), "absent")
 """ % str(Path(__file__).parent)  # noqa: UP031  # braces are Python here
@@ -172,6 +179,22 @@ def test_a_path_that_keeps_out_of_everything_does_not_pass(run: Run) -> None:
     status, output = run("-q", *chosen, test_theirs=SUITE)
     assert status == pytest.ExitCode.TESTS_FAILED, output
     assert "mean:short: nothing was answered" in output
+
+
+def test_gradients_that_cannot_be_asked_for_are_named(run: Run) -> None:
+    chosen = ("--attnkit-backend=claiming", "-k", "TestRefused or TestGradientCalls and test_views")
+    status, output = run("-q", *chosen, test_theirs=SUITE)
+    assert status == pytest.ExitCode.OK, output
+    assert "claiming: 4 answered, 5 unchecked" in output
+    assert "5 unchecked gradients, since the backend has no vjp" in output
+
+
+def test_a_backend_of_which_nothing_could_be_seen_does_not_pass(run: Run) -> None:
+    status, output = run(
+        "-q", "--attnkit-backend=claiming", "-k", "TestGradientCalls and test_views", test_theirs=SUITE
+    )
+    assert status == pytest.ExitCode.TESTS_FAILED, output
+    assert "claiming: nothing was answered; 5 unchecked" in output
 
 
 def test_counts_survive_parallel_runs(run: Run) -> None:

@@ -1,0 +1,129 @@
+"""Generation: a real model through attnkit's torch backend against Hugging Face transformers with fused attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from attnkit.config import DType
+from attnkit.models import (
+    GGUFFile,
+    Llama,
+    LlamaConfig,
+    Tokenizer,
+    Weights,
+    fetch_default_model,
+    generate,
+    gguf_tokenizer,
+    gguf_weights,
+    read_gguf_config,
+)
+from benchmarks.results import Result
+from benchmarks.timing import compare
+
+THREADS = 2
+TOKENS = 48
+DTYPES: tuple[DType, ...] = ("float32", "bfloat16")
+PROMPT = "Once upon a time, in a small village by the sea, there was a wise old wizard."
+
+_TOP = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "mlp_norm": "post_attention_layernorm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+
+
+def against_transformers() -> Iterator[Result]:
+    """Greedy generation by attnkit over ``transformers``' ``generate``: the same weights, prompt and threads."""
+    for dtype in DTYPES:
+        name = f"SmolLM2 generates {TOKENS} tokens / transformers with SDPA, {dtype}, {THREADS} threads"
+        try:
+            mine, theirs = sides(dtype)
+        except ImportError as error:
+            yield Result(name, None, 1.0, note=f"{error.name} is absent: pip install 'attnkit[torch]' transformers")
+            continue
+        agreed = sum(a == b for a, b in zip(mine(), theirs(), strict=True))
+        found = compare(mine, theirs, turns=7)
+        rates = f"{TOKENS / found.candidate:.1f} and {TOKENS / found.baseline:.1f} tokens/s"
+        note = f"{rates}, {agreed} tokens equal, baseline spread {found.spread:.0%}, round {found.rounds}"
+        yield Result(name, found.ratio, 1.0, note=note)
+
+
+def sides(dtype: DType) -> tuple[Callable[[], list[int]], Callable[[], list[int]]]:
+    """Give both generators of the default model; ImportError without torch or transformers."""
+    import torch
+    import transformers  # noqa: F401  # asked for before the weights are read
+
+    torch.set_num_threads(THREADS)
+    file = GGUFFile(fetch_default_model())
+    config = read_gguf_config(file)
+    tokenizer = gguf_tokenizer(file.metadata, origin=str(file.path))
+    prompt = tokenizer.encode(PROMPT)
+    weights = gguf_weights(file, config)
+    model = Llama(config, weights, backend="torch", dtype=dtype)
+    return _attnkit(model, tokenizer, prompt), _transformers(config, weights, dtype, prompt)
+
+
+def _attnkit(model: Llama, tokenizer: Tokenizer, prompt: list[int]) -> Callable[[], list[int]]:
+    return lambda: list(generate(model, tokenizer, prompt, max_tokens=TOKENS, stop_ids=()))
+
+
+def _transformers(config: LlamaConfig, weights: Weights, dtype: DType, prompt: list[int]) -> Callable[[], list[int]]:
+    import torch
+
+    model = hf_model(config, weights, dtype)
+    ids = torch.tensor([prompt])
+    options = {"do_sample": False, "max_new_tokens": TOKENS, "eos_token_id": None, "pad_token_id": 0}
+
+    def run() -> list[int]:
+        with torch.inference_mode():
+            found = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+        tokens: list[int] = found[0, len(prompt) :].tolist()
+        return tokens
+
+    return run
+
+
+def hf_model(config: LlamaConfig, weights: Weights, dtype: DType) -> Any:
+    """Give transformers' model with these weights, in memory: nothing is fetched."""
+    import torch
+    import transformers
+
+    torch_dtype = getattr(torch, dtype)
+    model = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            num_key_value_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            rms_norm_eps=config.rms_norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+            max_position_embeddings=config.max_positions,
+            tie_word_embeddings=config.tie_embeddings,
+            attn_implementation="sdpa",
+        )
+    )
+    arrays = {_hf_name(name): np.array(weights.read(name), np.float32) for name in weights.shapes}
+    if config.tie_embeddings:
+        arrays["lm_head.weight"] = arrays["model.embed_tokens.weight"]
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+    return model.to(torch_dtype).eval()
+
+
+def _hf_name(name: str) -> str:
+    if name in _TOP:
+        return f"{_TOP[name]}.weight"
+    _, layer, part = name.split(".")
+    return f"model.layers.{layer}.{_LAYER[part]}.weight"
