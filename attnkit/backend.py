@@ -66,6 +66,8 @@ class BackendSpec:
         The command that mends it.
     summary
         One sentence.
+    paths
+        The names of its paths, so that a listing need not load it; empty = not told.
     intercept
         Gives the plug-in's interceptor of calls on the arrays it owns, see ``attnkit.interception``; imports the
         library, and is called at the first call on such an array. ``None`` = there is nothing to intercept.
@@ -77,6 +79,7 @@ class BackendSpec:
     available: Callable[[], str | None] = lambda: None
     install_hint: str = ""
     summary: str = ""
+    paths: tuple[str, ...] = ()
     intercept: Callable[[], Callable[..., AttentionOutput | None]] | None = None
 
 

@@ -24,12 +24,21 @@ Interceptor = Callable[..., AttentionOutput | None]
 
 def interceptor(kind: type) -> Interceptor | None:
     """Give the interceptor of calls whose query is of class ``kind``."""
-    return _interceptor(class_names(kind), registry.generation)
+    _look_up(kind)
+    return _found[kind]
 
 
-# torch.compile evaluates a function with this attribute while it traces, and goes on inside what the function gives;
-# torch.compiler.assume_constant_result sets the same, but is not there before torch is imported.
-interceptor._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_found: dict[type, Interceptor | None] = {}
+
+
+def _look_up(kind: type) -> None:
+    _found[kind] = _interceptor(class_names(kind), registry.generation)
+
+
+# torch.compile runs a function with this attribute while it traces, and traces on behind it; what
+# torch.compiler.assume_constant_result sets, but that is not there before torch is imported. It cannot call what such a
+# function gives, hence the table.
+_look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=256)

@@ -44,7 +44,7 @@ def canonical(terms: Iterable[Term]) -> tuple[Term, ...]:
     """Sort terms by kind, merge windows and prefixes into their intersection, drop repetitions."""
     kinds: dict[str, list[Term]] = {kind: [] for kind in KINDS}
     for term in terms:
-        if not any(len(term) == len(seen) and all(map(same_argument, term, seen)) for seen in kinds[term[0]]):
+        if not any(len(term) == len(seen) and all(map(_repeats, term, seen)) for seen in kinds[term[0]]):
             kinds[term[0]].append(term)
     if kinds["causal"] and kinds["prefix"]:
         raise ShapeError(
@@ -121,8 +121,16 @@ def same_argument(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def _repeats(a: Any, b: Any) -> bool:
+    """Tell whether an argument is there already; only the host's arrays are read for that, no device waits."""
+    if any(is_array(argument) and not isinstance(argument, np.ndarray) for argument in (a, b)):
+        return a is b
+    return same_argument(a, b)
+
+
 def _least(sizes: Iterable[int | None]) -> int | None:
-    return min((size for size in sizes if size is not None), default=None)
+    known = [size for size in sizes if size is not None]  # a list: torch.compile cannot trace min() of a generator
+    return min(known) if known else None
 
 
 def _frozen(name: str, array: Any) -> Array:

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.arrays import namespace
+from attnkit.arrays import dtype_name, namespace
 from attnkit.config import RopeConfig
 from attnkit.errors import DTypeError, ShapeError
 
 Array = Any
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def rope_tables(rope: RopeConfig, head_dim: int, positions: Array, like: Array) -> tuple[Array, Array]:
@@ -33,17 +34,35 @@ def rope_tables(rope: RopeConfig, head_dim: int, positions: Array, like: Array) 
     Returns
     -------
     cos, sin
-        ``[T, dim / 2]``, or ``[B, 1, T, dim / 2]``; computed in float64.
+        ``[T, dim]``, or ``[B, 1, T, dim]``: for every feature the cosine and sine of its pair, the sine negative for
+        the first of the pair; computed in float64.
     """
     dim = rope.dim or head_dim
-    xp = namespace(like)
     frequencies = rope.theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     angles = np.asarray(positions, np.float64)[..., None] * frequencies
     if angles.ndim == 3:
         angles = angles[:, None]
-    place = {} if isinstance(like, np.ndarray) else {"device": like.device}
-    cos, sin = (xp.asarray(table, **place) for table in (np.cos(angles), np.sin(angles)))
-    return xp.astype(cos, like.dtype), xp.astype(sin, like.dtype)
+    sine = np.sin(angles)
+    tables = (_paired(rope, np.cos(angles), np.cos(angles)), _paired(rope, -sine, sine))
+    cos, sin = (_like(table, like) for table in tables)
+    return cos, sin
+
+
+def _like(table: FloatArray, array: Array) -> Array:
+    """Give a table in the library and element type of an array, and where that is."""
+    if isinstance(array, np.ndarray):
+        return table.astype(array.dtype)
+    xp = namespace(array)
+    if dtype_name(array.dtype) != "float64":
+        table = table.astype(np.float32)  # not every device knows float64
+    return xp.astype(xp.asarray(table, device=array.device), array.dtype)
+
+
+def _paired(rope: RopeConfig, first: FloatArray, second: FloatArray) -> FloatArray:
+    """Lay out what belongs to the first and second features of the pairs, ``[..., dim / 2]`` each."""
+    if rope.style == "half":
+        return np.concatenate([first, second], axis=-1)
+    return np.stack([first, second], axis=-1).reshape(*first.shape[:-1], -1)
 
 
 def apply_rope(rope: RopeConfig, heads: Array, tables: tuple[Array, Array]) -> Array:
@@ -62,18 +81,23 @@ def apply_rope(rope: RopeConfig, heads: Array, tables: tuple[Array, Array]) -> A
     -------
     A new array like ``heads``.
     """
-    xp = namespace(heads)
     cos, sin = tables
-    dim = 2 * cos.shape[-1]
-    turned, rest = heads[..., :dim], heads[..., dim:]
+    dim = cos.shape[-1]
+    if dim == heads.shape[-1]:
+        return heads * cos + _partners(rope, heads) * sin
+    leading = heads[..., :dim]
+    turned = leading * cos + _partners(rope, leading) * sin
+    return namespace(heads).concat([turned, heads[..., dim:]], axis=-1)
+
+
+def _partners(rope: RopeConfig, features: Array) -> Array:
+    """Give for every feature the other one of its pair."""
+    xp = namespace(features)
     if rope.style == "half":
-        first, second = turned[..., : dim // 2], turned[..., dim // 2 :]
-        turned = xp.concat([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    else:
-        first, second = turned[..., 0::2], turned[..., 1::2]
-        pairs = xp.stack([first * cos - second * sin, second * cos + first * sin], axis=-1)
-        turned = xp.reshape(pairs, (*heads.shape[:-1], dim))
-    return xp.concat([turned, rest], axis=-1) if rest.shape[-1] else turned
+        middle = features.shape[-1] // 2
+        return xp.concat([features[..., middle:], features[..., :middle]], axis=-1)
+    swapped = xp.stack([features[..., 1::2], features[..., 0::2]], axis=-1)
+    return xp.reshape(swapped, features.shape)
 
 
 def alibi_slopes(num_heads: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -100,5 +124,5 @@ def alibi_slopes(num_heads: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return slopes.astype(np.float32)
 
 
-def _geometric(count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _geometric(count: int) -> FloatArray:
     return np.asarray(2.0 ** (-8.0 * np.arange(1, count + 1) / count))

@@ -41,6 +41,8 @@ class BackendInfo:
         One sentence.
     owns
         ``(array type, device kind)`` pairs.
+    paths
+        Names of its paths, as far as its spec tells them.
     """
 
     name: str
@@ -50,6 +52,7 @@ class BackendInfo:
     install_hint: str = ""
     summary: str = ""
     owns: tuple[tuple[str, str], ...] = ()
+    paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +189,9 @@ class Registry:
         spec = entries[0].spec
         source = ", ".join(entry.source for entry in entries)
         reason = _clash(name, entries) if len(entries) > 1 else unavailable(spec)
-        return BackendInfo(name, source, not reason, reason or "", spec.install_hint, spec.summary, spec.owns)
+        return BackendInfo(
+            name, source, not reason, reason or "", spec.install_hint, spec.summary, spec.owns, spec.paths
+        )
 
     def _add(self, specs: Sequence[BackendSpec], source: str, refuse_taken: bool = False) -> None:
         fresh: dict[str, list[_Entry]] = {}
@@ -262,6 +267,11 @@ def _check_attributes(backend: Backend, entry: _Entry) -> None:
     if not isinstance(paths, tuple) or not paths or not all(isinstance(path, str) and path for path in paths):
         raise PluginError(
             f"backend {entry.spec.name!r} of {entry.source}: paths must be a tuple of names, got {paths!r}"
+        )
+    if entry.spec.paths not in ((), paths):
+        raise PluginError(
+            f"backend {entry.spec.name!r} of {entry.source}: its paths must be those of its spec, "
+            f"{entry.spec.paths!r}, got {paths!r}"
         )
     priority: object = backend.priority
     if isinstance(priority, bool) or not isinstance(priority, int):

@@ -20,6 +20,7 @@ from attnkit.models import (
     gguf_weights,
     read_gguf_config,
 )
+from attnkit.models.weights_hf import hf_name
 from benchmarks.results import Result
 from benchmarks.timing import compare
 
@@ -27,19 +28,6 @@ THREADS = 2
 TOKENS = 48
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16")
 PROMPT = "Once upon a time, in a small village by the sea, there was a wise old wizard."
-
-_TOP = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "q": "self_attn.q_proj",
-    "k": "self_attn.k_proj",
-    "v": "self_attn.v_proj",
-    "o": "self_attn.o_proj",
-    "mlp_norm": "post_attention_layernorm",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-}
 
 
 def against_transformers() -> Iterator[Result]:
@@ -115,15 +103,8 @@ def hf_model(config: LlamaConfig, weights: Weights, dtype: DType) -> Any:
             attn_implementation="sdpa",
         )
     )
-    arrays = {_hf_name(name): np.array(weights.read(name), np.float32) for name in weights.shapes}
+    arrays = {hf_name(name): np.array(weights.read(name), np.float32) for name in weights.shapes}
     if config.tie_embeddings:
         arrays["lm_head.weight"] = arrays["model.embed_tokens.weight"]
     model.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
     return model.to(torch_dtype).eval()
-
-
-def _hf_name(name: str) -> str:
-    if name in _TOP:
-        return f"{_TOP[name]}.weight"
-    _, layer, part = name.split(".")
-    return f"model.layers.{layer}.{_LAYER[part]}.weight"

@@ -66,6 +66,7 @@ def make_backend(name: str, **members: Any) -> ak.Backend:
 def make_spec(name: str, **fields: Any) -> ak.BackendSpec:
     """Give the spec of a ``Plain`` of that name; what is no field of a spec is a member of the backend."""
     members = {key: fields.pop(key) for key in list(fields) if key not in ak.BackendSpec.__dataclass_fields__}
+    members |= {key: fields[key] for key in ("paths",) if key in fields}  # of the backend and told by its spec
     return ak.BackendSpec(**{"name": name, "load": lambda: make_backend(name, **members), **fields})
 
 

@@ -12,9 +12,12 @@ from attnkit.errors import AttnkitError
 from attnkit.registry import BackendInfo, registry
 
 
-def backends(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def backends(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    load: Annotated[bool, typer.Option("--load", help="Import each one and its library: does it really load?")] = False,
+) -> None:
     """List every backend: where it comes from, whether it can run here, and what mends it if not."""
-    records = [_record(info) for info in registry.infos()]
+    records = [_record(info, load) for info in registry.infos()]
     if json:
         print_json(records)
         return
@@ -26,10 +29,10 @@ def backends(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
                 print_line(f"  try: {record['install_hint']}")
 
 
-def _record(info: BackendInfo) -> dict[str, Any]:
+def _record(info: BackendInfo, load: bool) -> dict[str, Any]:
     """Give the line of ``attnkit.backends()``, and what only a loaded backend tells."""
-    record: dict[str, Any] = asdict(info) | {"paths": [], "contract_version": None, "automatic": None}
-    if info.available:
+    record: dict[str, Any] = asdict(info) | {"contract_version": None, "automatic": None}
+    if load and info.available:
         try:
             backend = registry.load(info.name)
         except AttnkitError as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnkit.cli.loading import BackendOption, ModelOption, load, paths_taken, wrong_use
+from attnkit.cli.loading import BackendOption, DTypeOption, ModelOption, load, paths_taken, wrong_use
 from attnkit.tracing import trace
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def generate(
     prompt: Annotated[str, typer.Argument(help="Text to continue; with --chat, the message to answer.")],
     backend: BackendOption = None,
+    dtype: DTypeOption = "float32",
     model: ModelOption = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate, at least 1.")] = 128,
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the model's chat template.")] = False,
@@ -25,7 +26,7 @@ def generate(
 ) -> None:
     """Generate text to standard output as it comes; what ran and how fast goes to standard error."""
     _check(prompt, max_tokens, temperature, seed)
-    llama, tokenizer = load(model, backend)
+    llama, tokenizer = load(model, backend, dtype)
     from attnkit import models
 
     ids = tokenizer.chat(prompt) if chat else tokenizer.encode(prompt)

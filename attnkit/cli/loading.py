@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
+from attnkit.arrays import DTYPES
 from attnkit.cli.output import WRONG_USE, console
 
 if TYPE_CHECKING:
+    from attnkit.config import DType
     from attnkit.models import Llama, Tokenizer
     from attnkit.tracing import Call
 
 BackendOption = Annotated[
     str | None,
     typer.Option("--backend", help="Such as 'numpy' or 'numpy:tiled'; default: ATTNKIT_BACKEND, then numpy."),
+]
+DTypeOption = Annotated[
+    str, typer.Option("--dtype", help=f"Element type of weights, cache and arithmetic: {', '.join(DTYPES)}.")
 ]
 ModelOption = Annotated[
     Path | None,
@@ -26,13 +31,15 @@ ModelOption = Annotated[
 ]
 
 
-def load(path: Path | None, backend: str | None) -> tuple[Llama, Tokenizer]:
-    """Load a model and its tokenizer; a path that was given and does not hold one is wrong use of ``--model``."""
+def load(path: Path | None, backend: str | None, dtype: str) -> tuple[Llama, Tokenizer]:
+    """Load a model and its tokenizer; wrong use where a path that was given holds none, or there is no such type."""
+    if dtype not in DTYPES:
+        wrong_use(f"--dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     # Imported here, so that the command line starts without the extra `models`.
     from attnkit.models import ModelError, load_model
 
     try:
-        return load_model(path, backend=backend)
+        return load_model(path, backend=backend, dtype=cast("DType", dtype))
     except ModelError as error:
         if path is None:
             raise

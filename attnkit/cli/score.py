@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from attnkit.cli.loading import BackendOption, ModelOption, load, paths_taken, wrong_use
+from attnkit.cli.loading import BackendOption, DTypeOption, ModelOption, load, paths_taken, wrong_use
 from attnkit.cli.output import print_json
 from attnkit.tracing import trace
 
@@ -16,6 +16,7 @@ from attnkit.tracing import trace
 def score(
     file: Annotated[Path, typer.Argument(help="UTF-8 text.")],
     backend: BackendOption = None,
+    dtype: DTypeOption = "float32",
     model: ModelOption = None,
     chunk: Annotated[
         int | None,
@@ -27,7 +28,7 @@ def score(
     if chunk is not None and chunk < 1:
         wrong_use(f"--chunk must be >= 1, got {chunk}")
     text = _text(file)
-    llama, tokenizer = load(model, backend)
+    llama, tokenizer = load(model, backend, dtype)
     from attnkit import models
 
     ids = tokenizer.encode(text)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnkit.arrays import namespace
 from attnkit.cache.base import KVCache
 from attnkit.errors import ShapeError
 from attnkit.models.llama import Array, Llama
@@ -130,13 +131,13 @@ def generate(
             f"{model.config.max_positions}"
         )
     stops = frozenset(tokenizer.stop_ids if stop_ids is None else stop_ids)
-    choose = greedy(model) if temperature == 0 else sampler(model, temperature, seed)
+    choose = greedy if temperature == 0 else sampler(model, temperature, seed)
     return Generation(model, prompt, choose, max_tokens, stops)
 
 
-def greedy(model: Llama) -> Chooser:
-    """Take the most probable token of the last row of logits ``[T, V]``; the lowest id of equals."""
-    return lambda logits: int(np.argmax(model.to_numpy(logits[-1])))
+def greedy(logits: Array) -> int:
+    """Take the most probable token of the last row of logits ``[T, V]``, where they are; the lowest id of equals."""
+    return int(namespace(logits).argmax(logits[-1]))
 
 
 def sampler(model: Llama, temperature: float, seed: int) -> Chooser:

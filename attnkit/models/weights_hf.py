@@ -65,11 +65,12 @@ def hf_weights(folder: Path, config: LlamaConfig) -> Weights:
     found = {name: shape for file in sorted(set(homes.values())) for name, shape in _shapes(file, homes).items()}
     if config.tie_embeddings:
         found.pop(_TOP["head"], None)  # some writers store the tied matrix twice
-    check_shapes(str(folder), found, {_hf_name(name): shape for name, shape in expected.items()})
-    return Weights(str(folder), expected, lambda name: _read(homes[_hf_name(name)], _hf_name(name)))
+    check_shapes(str(folder), found, {hf_name(name): shape for name, shape in expected.items()})
+    return Weights(str(folder), expected, lambda name: _read(homes[hf_name(name)], hf_name(name)))
 
 
-def _hf_name(name: str) -> str:
+def hf_name(name: str) -> str:
+    """Give the name that an array of ``expected_shapes`` has in a Hugging Face directory."""
     if name in _TOP:
         return _TOP[name]
     _, layer, part = name.split(".")

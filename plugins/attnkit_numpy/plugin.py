@@ -12,6 +12,7 @@ def attnkit_register_backends() -> BackendSpec:
         name="numpy",
         load=_load,
         owns=(("numpy.ndarray", "cpu"),),
+        paths=("tiled", "decode", "dense"),
         summary="NumPy arrays on the CPU: tiled prefill, grouped decoding, every option of the contract.",
     )
 

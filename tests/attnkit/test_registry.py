@@ -157,7 +157,7 @@ def test_discovery_happens_once_and_not_before_it_is_asked_for(discovered, kit) 
 
 
 def test_discovery_happens_once_in_many_threads(discovered, kit) -> None:
-    loads, found, start = [], [], threading.Barrier(8)
+    loads, found, start = [], [], threading.Barrier(8, timeout=60)
 
     def load():
         loads.append(1)

@@ -66,7 +66,7 @@ def test_loading_happens_once(nobody, kit) -> None:
 
 
 def test_loading_happens_once_in_many_threads(nobody, kit) -> None:
-    loads, found, start = [], [], threading.Barrier(8)
+    loads, found, start = [], [], threading.Barrier(8, timeout=60)
 
     def load():
         loads.append(1)
@@ -238,3 +238,12 @@ def test_a_backend_that_fails_to_plan_is_named(nobody, kit, monkeypatch, method,
     with pytest.raises(ak.PluginError, match=words):
         ak.attention(x, x, x, backend=backend)
     assert "odd" in ak.explain(x, x, x, backend=backend).error
+
+
+def test_paths_must_be_those_that_the_spec_tells(kit, nobody) -> None:
+    nobody.register(ak.BackendSpec("told", lambda: kit.backend("told", paths=("other",)), paths=("fast", "exact")))
+    nobody.register(ak.BackendSpec("untold", lambda: kit.backend("untold", paths=("own",))))
+    assert {info.name: info.paths for info in nobody.infos()} == {"told": ("fast", "exact"), "untold": ()}
+    assert ak.get_backend("untold").paths == ("own",)
+    with pytest.raises(ak.PluginError, match=r"'told' of .*its paths must be those of its spec, \('fast', 'exact'\)"):
+        ak.get_backend("told")

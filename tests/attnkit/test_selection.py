@@ -191,7 +191,7 @@ def test_an_unknown_name_is_refused_before_the_block_runs(three, ran) -> None:
 
 
 def test_contexts_are_local_to_threads(three, ran) -> None:
-    meet, found = threading.Barrier(3), {}
+    meet, found = threading.Barrier(3, timeout=60), {}
 
     def work(name):
         with ak.use_backend(name):

@@ -66,7 +66,7 @@ def test_a_call_that_nothing_takes_is_not_noted(run) -> None:
 
 
 def test_traces_are_local_to_threads(run) -> None:
-    meet, found = threading.Barrier(2), []
+    meet, found = threading.Barrier(2, timeout=60), []
 
     def work():
         with ak.trace() as calls:

@@ -42,6 +42,14 @@ def test_discovery_loads_no_array_library_but_numpy(loaded) -> None:
     assert names & ARRAY_LIBRARIES == set()
 
 
+@pytest.mark.parametrize("command", ["backends", "backends --json"])
+def test_listing_loads_no_array_library_but_numpy(loaded, command) -> None:
+    program = f"import contextlib, sys; from attnkit.cli import main; sys.argv[1:] = {command.split()}"
+    names = loaded(f"{program}\nwith contextlib.suppress(SystemExit): main()")
+    assert "attnkit_torch" in names
+    assert names & ARRAY_LIBRARIES == set()
+
+
 def test_running_on_numpy_loads_no_other_array_library(loaded) -> None:
     program = "import attnkit, numpy; x = numpy.ones((2, 3, 4), 'float32'); attnkit.attention(x, x, x)"
     assert loaded(program) & ARRAY_LIBRARIES == set()

@@ -8,6 +8,7 @@ from pathlib import Path
 CORE = {
     "Dao-AILab/flash-attention#282": "causal-alignment",
     "pytorch/pytorch#103749": "fully-masked-row",
+    "pytorch/pytorch#41508": "fully-masked-grad",
     "pytorch/pytorch#101967": "poison-in-dead-slots",
     "ggml-org/llama.cpp#6438": "neg-inf-arithmetic",
     "keras-team/keras#23038": "mask-dropped",
@@ -30,7 +31,14 @@ CORE = {
     "ml-explore/mlx-lm#1100": "aliasing",
     "google-deepmind/gemma#765": "cache-lengths",
     "Dao-AILab/flash-attention#638": "cache-capacity",
+    "huggingface/transformers#30312": "cache-rollback",
+    "huggingface/transformers#46612": "cache-reorder",
     "numpy/numpy#10899": "dtype",
+    "pytorch/pytorch#124464": "dropout",
+    "jax-ml/jax#30593": "bias-grad",
+    "Dao-AILab/flash-attention#414": "determinism",
+    "huggingface/transformers#46960": "silent-slow",
+    "cupy/cupy#6574": "thread-stream",
     "pytorch/pytorch#117354": "errors",
 }
 
@@ -39,7 +47,7 @@ def test_every_core_case_is_here() -> None:
     texts = [file.read_text("utf-8") for file in sorted(Path(__file__).parent.glob("test_*.py"))]
     marked = {found for text in texts for found in re.findall(r'@pytest\.mark\.fault\("([^"]+)"\)', text)}
     assert sorted(set(CORE) - marked) == []
-    assert len(CORE) == 26
+    assert len(CORE) == 34
 
 
 def test_every_path_takes_the_smallest_calls(attend, lab) -> None:

@@ -153,6 +153,22 @@ def test_a_number_promotes_no_array(attend, lab) -> None:
         attend(*arrays, scale=np.array(0.125))
 
 
+@pytest.mark.fault("numpy/numpy#25098")
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+def test_a_number_promotes_no_array_of_the_backend(attend, lab, dtype) -> None:
+    """The same with arrays of the backend's own library, whose scalars are not NumPy's."""
+    own, numpy = attend.backend.from_numpy, attend.backend.to_numpy
+    arrays = [own(array) for array in lab.draw(1, 2, 2, 3, dtype=dtype)]
+    expected = attend(*arrays, scale=0.125, softcap=4.0)
+    assert (expected.output.dtype, expected.lse.dtype) == (arrays[0].dtype, own(np.zeros(1, np.float32)).dtype)
+    for number in (int, np.float16, np.float32, np.float64):
+        found = attend(*arrays, scale=number(1) / 8, softcap=number(4))
+        lab.same_bits(numpy(found.output), numpy(expected.output))
+        lab.same_bits(numpy(found.lse), numpy(expected.lse))
+    with pytest.raises(ak.DTypeError, match="scale must be a real number or None"):
+        attend(*arrays, scale=own(np.array(0.125)))
+
+
 @pytest.mark.fault("ml-explore/mlx#343")
 def test_the_published_slopes() -> None:
     """One geometric formula served every head count; the published rule differs where it is no power of two."""

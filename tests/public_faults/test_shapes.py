@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import attnkit as ak
+from attnkit import reference
 
 CAUSAL = ak.Mask.causal()
 
@@ -49,21 +50,21 @@ def test_every_key_length_around_a_tile(attend, lab, dtype) -> None:
 def test_decoding_one_token_at_a_time(path, attend, lab, max_length) -> None:
     """The same, as it was seen: a cache that grows by a token."""
     query, key, value = lab.draw(1, 2, 70, 70)
+    whole = reference.attention(query, key, value, mask=CAUSAL).output
     cache = ak.make_cache(ak.KVCacheConfig(num_kv_heads=2, head_dim=8, max_length=max_length), backend=path)
     for token in range(70):
         now = slice(token, token + 1)
         cache[0].append(key[:, :, now], value[:, :, now])
         found = attend.only_if_taken(lambda now=now: cache[0].attend(query[:, :, now], mask=CAUSAL))
-        whole = attend(query[:, :, now], key[:, :, : token + 1], value[:, :, : token + 1]).output
-        lab.close(found, whole, 1e-5)
+        lab.close(found, whole[:, :, now], 1e-5)
 
 
 @pytest.mark.fault("triton-lang/triton#630")
 @pytest.mark.parametrize("rows", [5, 17])
 def test_odd_sizes_in_every_dimension(attend, lab, rows) -> None:
     """The length of a reduction was no multiple of the block, and its tail was not masked."""
-    attend.checked(*lab.draw(3, 5, rows, 37, head_dim=9, value_dim=7))
-    attend.checked(*lab.draw(3, 5, rows, 37, head_dim=9, value_dim=7), mask=CAUSAL & ak.Mask.window(11))
+    attend.checked(*lab.draw(1, 3, rows, 37, head_dim=9, value_dim=7))
+    attend.checked(*lab.draw(1, 3, rows, 37, head_dim=9, value_dim=7), mask=CAUSAL & ak.Mask.window(11))
     attend.checked(*lab.draw(1, 1, 3, 1001, head_dim=3))
     attend.checked(*lab.draw(1, 1, 2, 3, head_dim=1001))
 

@@ -54,8 +54,10 @@ def test_each_array_in_a_layout_of_its_own(attend, lab) -> None:
     arrays = lab.draw(2, 3, 7, 7)
     keep = np.random.default_rng(1).random((2, 3, 7, 7)) < 0.7
     expected = attend.checked(*arrays, mask=ak.Mask.dense(keep)).output
-    for views in product(VIEWS.values(), repeat=3):
-        shown = [view(array) for view, array in zip(views, arrays, strict=True)]
+    views = list(VIEWS.values())
+    for first, second in product(range(len(views)), repeat=2):  # every two arrays meet in every two views
+        chosen = views[first], views[second], views[(first + second) % len(views)]
+        shown = [view(array) for view, array in zip(chosen, arrays, strict=True)]
         lab.close(attend(*shown, mask=ak.Mask.dense(keep)).output, expected, 1e-5)
         for array, view in zip(arrays, shown, strict=True):
             lab.same_bits(view, array)

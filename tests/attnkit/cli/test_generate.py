@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import attnkit as ak
 from attnkit.models import MissingExtraError, generate, load_model
 
 
@@ -23,12 +24,26 @@ def test_a_chat_and_a_draw_run(attnkit, tiny_model):
     assert first.stdout == second.stdout
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("backend", [info.name for info in ak.backends() if info.available])
+def test_a_backend_and_an_element_type_run(attnkit, tiny_model, backend, dtype):
+    options = ["--model", str(tiny_model), "--max-tokens", "5", "--backend", backend, "--dtype", dtype]
+    result = attnkit("generate", "hello", *options)
+    assert result.exit_code == 0, result.stderr
+    llama, tokenizer = load_model(tiny_model, backend=backend, dtype=dtype)
+    generation = generate(llama, tokenizer, tokenizer.encode("hello"), max_tokens=5)
+    assert result.stdout == "".join(tokenizer.stream(generation)) + "\n"
+    assert result.stderr.startswith(f"{backend}:")
+    assert f"cache {generation.stats.cache_bytes:,} bytes" in result.stderr  # which is in proportion to the type
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["hello", "--max-tokens", "0"], ["--max-tokens must be >= 1, got 0"]),
         (["hello", "--temperature", "-1"], ["--temperature must be finite and >= 0, got -1.0"]),
         (["hello", "--temperature", "nan"], ["--temperature", "got nan"]),
+        (["hello", "--dtype", "int8"], ["--dtype must be one of float16, bfloat16, float32, float64, got 'int8'"]),
         (["hello", "--seed", "-3"], ["--seed must be >= 0, got -3"]),
         (["hello", "--max-tokens", "1000"], ["max_tokens=1000", "128"]),
         (["hello", "--model", "absent.gguf"], ["--model", "absent.gguf", "No such file"]),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import attnkit as ak
 from attnkit.models import load_model, score
 
 TEXT = "hello world, 12 naïve cafés\r\n"
@@ -31,6 +32,19 @@ def test_the_score_is_that_of_the_library(attnkit, tiny_model, text, chunk):
     assert all(path.startswith("numpy:") for path in found["paths"])
 
 
+@pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-6), ("float32", 1e-4), ("bfloat16", 0.1)])
+@pytest.mark.parametrize("backend", [info.name for info in ak.backends() if info.available])
+def test_a_backend_and_an_element_type_score_alike(attnkit, tiny_model, text, backend, dtype, bound):
+    llama, tokenizer = load_model(tiny_model, backend="numpy", dtype="float64")
+    expected = score(llama, tokenizer.encode(TEXT))
+    options = ["--model", str(tiny_model), "--backend", backend, "--dtype", dtype, "--json"]
+    result = attnkit("score", str(text), *options)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["nll"] == pytest.approx(expected.nll, abs=bound)
+    assert all(path.startswith(f"{backend}:") for path in found["paths"])
+
+
 def test_people_get_one_line_and_the_speed_apart(attnkit, tiny_model, text):
     result = attnkit("score", str(text), "--model", str(tiny_model), "--backend", "numpy")
     assert result.exit_code == 0, result.stderr
@@ -48,6 +62,7 @@ def test_people_get_one_line_and_the_speed_apart(attnkit, tiny_model, text):
         (b"a" * 500, [], ["FILE", "500 tokens", "128"]),
         (b"\xff\xfe", [], ["FILE", "not UTF-8", "byte 0"]),
         (b"hello", ["--chunk", "0"], ["--chunk must be >= 1, got 0"]),
+        (b"hello", ["--dtype", "double"], ["--dtype must be one of", "got 'double'"]),
         (b"hello", ["--model", "absent"], ["--model", "absent"]),
         (None, [], ["FILE", "text.txt: No such file"]),
     ],

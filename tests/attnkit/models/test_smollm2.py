@@ -5,9 +5,11 @@ from __future__ import annotations
 from copy import copy
 from pathlib import Path
 
+import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+import attnkit as ak
 from attnkit import trace
 from attnkit.models import fetch_default_model, generate, load_model, score
 
@@ -71,6 +73,41 @@ def test_neither_path_nor_chunks_change_the_score(loaded, ids, whole, path, chun
         nll = score(model, ids, chunk=chunk).nll
     assert {(call.backend, call.path) for call in calls} == {("numpy", path)}
     assert nll == pytest.approx(whole.nll, abs=1e-4)
+
+
+OTHERS = [info.name for info in ak.backends() if info.available and info.name != "numpy"]
+
+
+@pytest.fixture(scope="module", params=[(name, dtype) for name in OTHERS for dtype in ("float32", "bfloat16")], ids=str)
+def other(request):
+    """The same model with another backend, whose threads, too, are held to one."""
+    backend, dtype = request.param
+    model = load_model(backend=backend, dtype=dtype)[0]
+    with threadpool_limits(1):
+        yield model
+
+
+@pytest.mark.parametrize("chunk", [None, 100])
+def test_other_backends_give_the_score(other, ids, whole, chunk):
+    with trace() as calls:
+        nll = score(other, ids, chunk=chunk).nll
+    assert {call.backend for call in calls} == {other.backend.name}
+    assert nll == pytest.approx(whole.nll, abs={"float32": 1e-4, "bfloat16": 0.01}[other.dtype])
+
+
+def test_other_backends_write_the_text(loaded, other):
+    """Where the two best logits lie further apart than twice the error of a logit."""
+    model, tokenizer = loaded
+    prompt = tokenizer.encode("The capital of France is")
+    expected = list(generate(model, tokenizer, prompt, max_tokens=12, stop_ids=()))
+    logits = model.forward(prompt + expected[:-1], all_logits=True)[len(prompt) - 1 :]
+    second, first = np.sort(logits, axis=-1)[:, -2:].T
+    error = 1e-3 if other.dtype == "float32" else 2**-8 * abs(logits).max()
+    unclear = np.append(first - second <= 2 * error, True)
+    found = list(generate(other, tokenizer, prompt, max_tokens=12, stop_ids=()))
+    clear = int(unclear.argmax())
+    assert clear >= 3
+    assert found[:clear] == expected[:clear]
 
 
 def test_the_file_is_found_again(loaded):
