@@ -38,12 +38,14 @@ def device_of(array: Array) -> str:
     if isinstance(array, np.ndarray):
         return "cpu"
     place = getattr(array, "device", None)
-    if place is None or not isinstance(place, Hashable):
-        return _asked_device(array)
     known = type(array), place
-    if known not in _device_names:
-        _device_names[known] = _asked_device(array)
-    return _device_names[known]
+    try:
+        return _device_names[known]
+    except (KeyError, TypeError):  # not met before, or not hashable
+        name = _asked_device(array)
+    if place is not None and isinstance(place, Hashable):
+        _device_names[known] = name
+    return name
 
 
 _device_names: dict[tuple[type, Any], str] = {}
@@ -89,7 +91,10 @@ def namespace(*arrays: Array) -> Any:
 
 def needs_grad(*arrays: Array) -> bool:
     """Tell whether any of the arrays takes part in automatic differentiation, as its library is set at the moment."""
-    return any(getattr(array, "requires_grad", False) and _recording(array) for array in arrays)
+    for array in arrays:  # no any(): a generator costs as much as all the rest
+        if getattr(array, "requires_grad", False) and _recording(array):
+            return True
+    return False
 
 
 def _recording(array: Array) -> bool:
@@ -99,4 +104,16 @@ def _recording(array: Array) -> bool:
 
 def is_array(value: Any) -> bool:
     """Tell whether ``value`` looks like an array: it has a shape, an element type and a device."""
-    return hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "__dlpack_device__")
+    return type(value) in _array_classes or _looks_like_one(value)
+
+
+_array_classes: set[type] = {np.ndarray}
+"""Classes whose attributes make every instance an array, as far as they were met."""
+
+
+def _looks_like_one(value: Any) -> bool:
+    marks = ("shape", "dtype", "__dlpack_device__")
+    if all(hasattr(type(value), mark) for mark in marks):
+        _array_classes.add(type(value))
+        return True
+    return all(hasattr(value, mark) for mark in marks)

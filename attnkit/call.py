@@ -102,8 +102,9 @@ def describe_call(
     device = "cpu" if plain_numpy else device_of(query) if cached else common_device(query, key, value)
     shapes, dtypes = (query.shape, key.shape, value.shape), (query.dtype, key.dtype, value.dtype)
     plain = plain_request(type_names(query), device, shapes, dtypes, lse, cached)
-    if options is NO_OPTIONS and plain_numpy:
-        return plain, Operands(plain.query_length, key.shape[2])
+    if options is NO_OPTIONS:
+        grad = not plain_numpy and needs_grad(query, key, value)
+        return plain._replace(grad=True) if grad else plain, Operands(plain.query_length, key.shape[2])
     operands = bind(options, plain.batch, plain.num_heads, plain.query_length, key.shape[2], like=query)
     request = AttentionRequest(
         *plain[:11],

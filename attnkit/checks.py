@@ -36,6 +36,10 @@ def common_device(*arrays: Array) -> str:
     DeviceError
         If they lie on several devices.
     """
+    first = arrays[0]
+    place = getattr(first, "device", None)
+    if place is not None and all([type(a) is type(first) and a.device == place for a in arrays]):  # the usual case
+        return device_of(first)
     libraries = [library_of(array) for array in arrays]
     if len(set(libraries)) > 1:
         raise DTypeError(

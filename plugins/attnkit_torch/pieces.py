@@ -19,9 +19,9 @@ _SMALL = 2**20
 # A mask of more columns is cut in two, so that it stays small.
 _COLUMNS = 2048
 
-# The kernel suits many rows, and takes all of them where none has to be converted. Beside a window few rows see the
-# fewest keys in vain.
-_ROWS, _FEWEST_ROWS = 1024, 64
+# Many rows suit the kernel; more would make large masks where its own causal one is of no use. Beside a window few rows
+# see the fewest keys in vain.
+_ROWS, _FEWEST_ROWS = 2048, 64
 _ALL = 2**62
 
 
@@ -46,10 +46,7 @@ def tile_sizes(request: AttentionRequest) -> Sizes | None:
     mask = request.mask
     if request.bias or request.alibi or mask.documents or mask.dense or mask.chunks or mask.prefix is not None:
         return None
-    if mask.left is not None:
-        return Sizes(min(_ROWS, max(_FEWEST_ROWS, mask.left // 4)), _ALL)
-    widens = {request.dtype, request.kv_dtype} != {request.accumulate}
-    return Sizes(_ROWS if widens else _ALL, _ALL)
+    return Sizes(_ROWS if mask.left is None else min(_ROWS, max(_FEWEST_ROWS, mask.left // 4)), _ALL)
 
 
 def pieces_of(block: Block, terms: Terms) -> list[Piece]:
@@ -69,7 +66,7 @@ def _cut(tile: Tile, rows: slice, terms: Terms) -> Iterator[Piece]:
     """Give the pieces of a tile: one, where its core and its edges are not worth a call each."""
     square = _has_square(tile, rows, terms)
     core_stop = tile.core_stop - 1 if square else tile.core_stop
-    bare = square and tile.core_start == tile.start
+    bare = square and core_stop == tile.start
     small = (rows.stop - rows.start) * (tile.stop - tile.start) <= _SMALL
     if tile.kind == "full" or tile.masked or terms.adds or (small and not bare):
         yield Piece(tile.start, tile.stop, Kind.FULL if tile.kind == "full" else Kind.MASKED)
