@@ -91,7 +91,7 @@ def namespace(*arrays: Array) -> Any:
 
 def needs_grad(*arrays: Array) -> bool:
     """Tell whether any of the arrays takes part in automatic differentiation, as its library is set at the moment."""
-    for array in arrays:  # no any(): a generator costs as much as all the rest
+    for array in arrays:  # noqa: SIM110  # any() over a generator costs as much as all the rest of it
         if getattr(array, "requires_grad", False) and _recording(array):
             return True
     return False

@@ -26,7 +26,7 @@ def check_array(name: str, array: Any) -> None:
         raise DTypeError(f"{name} must be a plain array, got a masked array; pass its mask as Mask.dense(...)")
 
 
-def common_device(*arrays: Array) -> str:
+def common_device(query: Array, key: Array, value: Array) -> str:
     """Give the one device of arrays of one library.
 
     Raises
@@ -36,19 +36,24 @@ def common_device(*arrays: Array) -> str:
     DeviceError
         If they lie on several devices.
     """
-    first = arrays[0]
-    place = getattr(first, "device", None)
-    if place is not None and all([type(a) is type(first) and a.device == place for a in arrays]):  # the usual case
-        return device_of(first)
-    libraries = [library_of(array) for array in arrays]
+    if _share_place(query, key, value):
+        return device_of(query)
+    libraries = [library_of(array) for array in (query, key, value)]
     if len(set(libraries)) > 1:
         raise DTypeError(
             f"query, key, value must come from one array library, got {', '.join(libraries)}; convert them first"
         )
-    devices = [device_of(array) for array in arrays]
+    devices = [device_of(array) for array in (query, key, value)]
     if len(set(devices)) > 1:
         raise DeviceError(f"query, key, value must lie on one device, got {', '.join(devices)}; move them first")
     return devices[0]
+
+
+def _share_place(query: Array, key: Array, value: Array) -> bool:
+    """Tell at little cost, in the usual case, that three arrays lie together."""
+    place = getattr(query, "device", None)
+    alike = type(query) is type(key) is type(value)
+    return place is not None and alike and bool(key.device == place and value.device == place)
 
 
 def check_home(name: str, array: Array, like: Array, owner: str = "the query") -> None:

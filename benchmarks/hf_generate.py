@@ -59,7 +59,7 @@ class Clock:
 
 
 def against_transformers() -> Iterator[Result]:
-    """Greedy generation by attnkit over ``transformers``' ``generate``: the same weights, prompt and threads, in turns."""
+    """Greedy generation over that of ``transformers``, in turns: the same weights, prompt and threads."""
     for dtype in DTYPES:
         name = f"SmolLM2 {{}}, attnkit torch / transformers with SDPA, {dtype}, {THREADS} threads"
         try:

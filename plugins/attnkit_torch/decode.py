@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from attnkit import AttentionOutput, AttentionRequest, MaskStructure, Operands, Reason
-from attnkit_torch import fused
-from attnkit_torch.blocks import terms_of
-from attnkit_torch.running import Part, finish, join, softmax
-from attnkit_torch.scores import Terms
-from attnkit_torch.tiles import Group, groups
+from attnkit_torch.tiling.blocks import terms_of
+from attnkit_torch.tiling.running import Part, finish, join, softmax
+from attnkit_torch.tiling.scores import Terms
+from attnkit_torch.tiling.tiles import Group, groups
+from attnkit_torch.whole import fused
 
 Run = Callable[[Tensor, Tensor, Tensor, Operands], AttentionOutput]
 

@@ -1,6 +1,6 @@
 """The path of FlexAttention: a kernel that ``torch.compile`` writes for the score terms of the call.
 
-One kernel serves every mask, length and offset (``attnkit_torch.mods``). Its first call compiles, for ten seconds and
+One kernel serves every mask, length and offset (``flexing/mods.py``). Its first call compiles, for ten seconds and
 more on a CPU; others follow for other score terms, element types, scales, head counts and head sizes, and on a CPU for
 other shapes. A call with few scores is not worth that: the same two functions are evaluated there as they stand, all
 scores at once. Neither gives gradients.
@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 
 from attnkit import AttentionOutput, AttentionRequest, BackendUnavailableError, Operands, Reason
-from attnkit_torch.block_mask import block_mask
-from attnkit_torch.mods import Mods, mods_for
+from attnkit_torch.flexing.block_mask import block_mask
+from attnkit_torch.flexing.mods import Mods, mods_for
 
 Run = Callable[[Tensor, Tensor, Tensor, Operands], AttentionOutput]
 

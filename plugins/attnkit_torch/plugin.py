@@ -55,6 +55,6 @@ def _load() -> Backend:
 
 
 def _load_intercept() -> Callable[..., AttentionOutput | None]:
-    from attnkit_torch.operator import intercept
+    from attnkit_torch.transforms.intercept import intercept
 
     return intercept

@@ -20,9 +20,10 @@ import torch.nn.functional as F  # noqa: N812  # torch's own name for it
 from torch import Tensor
 
 from attnkit import AttentionOutput, AttentionRequest, MaskStructure, Operands, Reason
-from attnkit_torch import dense, fused
-from attnkit_torch.assembled import Attend, solve
-from attnkit_torch.parts import Part, works
+from attnkit_torch import dense
+from attnkit_torch.whole import fused
+from attnkit_torch.whole.assembled import Attend, solve
+from attnkit_torch.whole.parts import Part, works
 
 Run = Callable[[Tensor, Tensor, Tensor, Operands], AttentionOutput]
 

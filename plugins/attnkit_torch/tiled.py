@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from attnkit import AttentionOutput, AttentionRequest, Operands, Reason
-from attnkit_torch import blocks
-from attnkit_torch.gradients import Attend
+from attnkit_torch.tiling import blocks
+from attnkit_torch.tiling.gradients import Attend
 
 
 def refusals(request: AttentionRequest) -> list[Reason]:

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import attnkit as ak
-from attnkit_torch import block_mask, flex
-from attnkit_torch.mods import mods_for
+from attnkit_torch import flex
+from attnkit_torch.flexing import block_mask
+from attnkit_torch.flexing.mods import mods_for
 
 CAUSAL = ak.Mask.causal()
 LARGE = (2, 4, 2, 300, 500, 16, 24)  # B, H, K, T, S, D, E of more scores than are evaluated as they stand

@@ -18,8 +18,8 @@ from attnkit import reference
 from attnkit.numerics import numerics_for
 from attnkit.reference_gradients import Cotangents, gradient_tolerance
 from attnkit.reference_gradients import gradients as true_gradients
-from attnkit_torch import kernel, tiles
-from attnkit_torch.tiles import Sizes
+from attnkit_torch.tiling import kernel, tiles
+from attnkit_torch.tiling.tiles import Sizes
 
 CAUSAL = ak.Mask.causal()
 PROFILES = {"float64": "float64", "float32": "strict-fp32", "float16": "fa-16", "bfloat16": "fa-16"}

@@ -20,7 +20,7 @@ from torch.func import grad, hessian, jacrev, vjp, vmap
 from torch.library import opcheck
 
 import attnkit as ak
-from attnkit_torch.library import attention_operator
+from attnkit_torch.transforms.library import attention_operator
 
 CAUSAL = ak.Mask.causal()
 NEUTRAL: list[Any] = [[0, -1, -1, -1], [], [], *[None] * 9, "torch"]

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 import attnkit as ak
 from attnkit.call import describe_call, gather_options
-from attnkit_torch import blocks, kernel, tiles
-from attnkit_torch.tiles import Sizes
+from attnkit_torch.tiling import blocks, kernel, tiles
+from attnkit_torch.tiling.tiles import Sizes
 
 CAUSAL = ak.Mask.causal()
 WINDOW = ak.Mask.window(300)

@@ -15,11 +15,11 @@ import torch.nn.functional as F  # noqa: N812  # torch's own name for it
 from torch import Tensor
 
 from attnkit import AttentionRequest
-from attnkit_torch.pieces import Kind, Piece, pieces_of, tile_sizes
-from attnkit_torch.running import Part, join, least
-from attnkit_torch.scores import Terms
-from attnkit_torch.stacks import Stack, stacks_of
-from attnkit_torch.tiles import Group
+from attnkit_torch.tiling.pieces import Kind, Piece, pieces_of, tile_sizes
+from attnkit_torch.tiling.running import Part, join, least
+from attnkit_torch.tiling.scores import Terms
+from attnkit_torch.tiling.stacks import Stack, stacks_of
+from attnkit_torch.tiling.tiles import Group
 
 _FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward

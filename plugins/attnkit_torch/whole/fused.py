@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own name for it
 from torch import Tensor
 
-_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_forward = torch._scaled_dot_product_flash_attention_for_cpu  # a binding of torch's own, quicker than torch.ops
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 # To merge results by their log-sum-exp costs about as much accuracy as four more products in each score do: nothing
@@ -23,8 +23,11 @@ MERGED_HEAD_DIM = 8
 
 def forward(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
     """Give output ``[B, H, T, E]`` and LSE ``[B, H, T]``; no axis may be empty."""
+    output: Tensor
+    lse: Tensor
     if _is_plain(query, key, value):
-        return _forward(query, key, value, 0.0, causal, scale=scale)
+        output, lse = _forward(query, key, value, 0.0, causal, scale=scale)
+        return output, lse
     size, group = max(query.shape[3], value.shape[3]), query.shape[1] // key.shape[1]
     arrays = _queries(query, group, size), _keys(key, group, size), _keys(value, group, size)
     output, lse = _forward(*arrays, 0.0, causal, scale=scale)
@@ -36,9 +39,15 @@ def forward(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: boo
 
 def _is_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Tell whether the kernel takes the arrays as they are: small calls feel every step in between."""
-    heads, size = query.shape[1::2]
-    one_size = key.shape[1] == heads and value.shape[3] == size
-    return one_size and query.stride(3) == key.stride(3) == value.stride(3) == 1
+    _, heads, _, size = query.shape
+    alike = bool(key.shape[1] == heads and value.shape[3] == size)
+    return alike and _has_rows(query, size) and _has_rows(key, size) and _has_rows(value, size)
+
+
+def _has_rows(array: Tensor, size: int) -> bool:
+    """Tell whether rows are contiguous and apart; the kernel reads others, such as one row many times, wrongly."""
+    strides = array.stride()
+    return bool(strides[3] == 1 and (strides[2] >= size or array.shape[2] == 1))
 
 
 def backward(
@@ -73,10 +82,10 @@ def _keys(array: Tensor, group: int, size: int) -> Tensor:
 
 
 def _padded(array: Tensor, size: int) -> Tensor:
-    """Give an array whose last axis has ``size`` elements side by side; zeros add nothing to a product."""
+    """Give an array whose rows have ``size`` elements; zeros add nothing to a product."""
     if array.shape[3] < size:
         return F.pad(array, (0, size - array.shape[3]))
-    return array if array.stride(3) == 1 else array.contiguous()
+    return array if _has_rows(array, size) else array.clone(memory_format=torch.contiguous_format)
 
 
 def _summed(grad: Tensor, group: int, array: Tensor) -> Tensor:

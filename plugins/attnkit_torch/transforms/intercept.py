@@ -1,7 +1,7 @@
 """What happens to ``attnkit.attention`` on tensors inside transformations of programs, and under autocast.
 
 ``torch.compile``, ``torch.export`` and ``torch.func`` hand over stand-ins for tensors and cannot see through the choice
-of a backend. They are given ``attnkit::attention`` (``attnkit_torch.library``), which chooses when it is run.
+of a backend. They are given the operator ``attnkit::attention`` (``library.py``), which chooses when it is run.
 
 Under ``torch.autocast`` query, key and value are cast to its element type first, as
 ``torch.nn.functional.scaled_dot_product_attention`` does; float64 stays. What follows is the call on the cast tensors,
@@ -19,9 +19,9 @@ from torch._C._functorch import peek_interpreter_stack as running_transform
 from torch.compiler import is_dynamo_compiling
 
 from attnkit import AttentionOutput, attention, attention_with_lse
-from attnkit_torch.flat import flatten
-from attnkit_torch.library import attention_operator
-from attnkit_torch.transformed import TransformedAttention
+from attnkit_torch.transforms.flat import flatten
+from attnkit_torch.transforms.functional import TransformedAttention
+from attnkit_torch.transforms.library import attention_operator
 
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _CAST = (torch.float32, torch.float16, torch.bfloat16)

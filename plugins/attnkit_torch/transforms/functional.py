@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from attnkit import UnsupportedError
-from attnkit_torch.library import attention_operator, backward_operator, differentiate, refuse_second, remember
+from attnkit_torch.transforms.library import (
+    attention_operator,
+    backward_operator,
+    differentiate,
+    refuse_second,
+    remember,
+)
 
 
 class TransformedAttention(torch.autograd.Function):  # type: ignore[misc]  # torch is Any here

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from attnkit import AttentionRequest, Operands
-from attnkit_torch import kernel, wild
-from attnkit_torch.blocks import terms_of
-from attnkit_torch.shares import FusedShare, Rows, TiledShare, Totals
-from attnkit_torch.tiles import Group, groups
+from attnkit_torch.tiling import kernel, wild
+from attnkit_torch.tiling.blocks import terms_of
+from attnkit_torch.tiling.shares import FusedShare, Rows, TiledShare, Totals
+from attnkit_torch.tiling.tiles import Group, groups
 
 
 class Call(NamedTuple):

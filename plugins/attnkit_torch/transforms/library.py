@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from attnkit import AttentionOutput, UnsupportedError, attention, attention_with_lse
-from attnkit_torch.batching import fold, loop
-from attnkit_torch.flat import Flat, unflatten
+from attnkit_torch.transforms.batching import fold, loop
+from attnkit_torch.transforms.flat import Flat, unflatten
 
 _ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, SymInt[] positional, Tensor[] documents, Tensor[] dense, float? scale, "

@@ -10,8 +10,8 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from attnkit import AttentionRequest, Tile
-from attnkit_torch.scores import Terms
-from attnkit_torch.tiles import Block, Sizes
+from attnkit_torch.tiling.scores import Terms
+from attnkit_torch.tiling.tiles import Block, Sizes
 
 # A mask of no more elements costs less than the calls that it takes to need a smaller one or none.
 _SMALL = 2**20

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from attnkit import AttentionRequest, Operands
-from attnkit_torch import blocks
-from attnkit_torch.backward import Call, differentiate
+from attnkit_torch.tiling import blocks
+from attnkit_torch.tiling.backward import Call, differentiate
 
 
 class Attend(torch.autograd.Function):  # type: ignore[misc]  # torch is optional, and so untyped

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnkit_torch.flat import Flat
+from attnkit_torch.transforms.flat import Flat
 
 Operator = Callable[..., tuple[Tensor, ...]]
 Mapped = tuple[tuple[Tensor, ...], tuple[int | None, ...]]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from attnkit_torch.mods import Mods
+from attnkit_torch.flexing.mods import Mods
 
 SIZE = 128
 """Queries and keys in a block."""

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from attnkit_torch.pieces import Kind, pieces_of
-from attnkit_torch.scores import Terms
-from attnkit_torch.tiles import Block
+from attnkit_torch.tiling.pieces import Kind, pieces_of
+from attnkit_torch.tiling.scores import Terms
+from attnkit_torch.tiling.tiles import Block
 
 # Outputs, and keys in another type, exist twice for this many queries.
 _ROWS = 4096

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnkit_torch.scores import Terms, cut_tile
-from attnkit_torch.tiles import Group
+from attnkit_torch.tiling.scores import Terms, cut_tile
+from attnkit_torch.tiling.tiles import Group
 
 # Numbers below the root of this have products of which many can be added up in float32.
 _PRODUCT = 2.0**110

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from attnkit import Tile
-from attnkit_torch import kernel
-from attnkit_torch.pieces import pieces_of
-from attnkit_torch.scores import Terms, cut_tile, multiply
-from attnkit_torch.tiles import Block, Group
-from attnkit_torch.wild import calm
+from attnkit_torch.tiling import kernel
+from attnkit_torch.tiling.pieces import pieces_of
+from attnkit_torch.tiling.scores import Terms, cut_tile, multiply
+from attnkit_torch.tiling.tiles import Block, Group
+from attnkit_torch.tiling.wild import calm
 
 _ENDLESS = 1e30
 """An LSE beyond every score."""

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from attnkit import AttentionRequest, Operands
-from attnkit_torch import kernel, wild
-from attnkit_torch.running import Part, finish, join, softmax
-from attnkit_torch.scores import Terms
-from attnkit_torch.tiles import Block, Group, groups
+from attnkit_torch.tiling import kernel, wild
+from attnkit_torch.tiling.running import Part, finish, join, softmax
+from attnkit_torch.tiling.scores import Terms
+from attnkit_torch.tiling.tiles import Block, Group, groups
 
 
 class Result(NamedTuple):

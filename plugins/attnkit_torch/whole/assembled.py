@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attnkit_torch import fused
-from attnkit_torch.parts import Part, Work
+from attnkit_torch.whole import fused
+from attnkit_torch.whole.parts import Part, Work
 
 Definition = Callable[[Tensor, Tensor, Tensor], Tensor]
 

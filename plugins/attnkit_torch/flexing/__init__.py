@@ -1,0 +1,1 @@
+"""What FlexAttention is told of a call: who sees whom, and what is added to the scores."""

@@ -1,0 +1,1 @@
+"""Calls inside compilers, transformations of functions and autocast."""
