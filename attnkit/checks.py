@@ -24,6 +24,9 @@ def check_array(name: str, array: Any) -> None:
         raise DTypeError(f"{name} must be an array, got {type(array).__name__}; convert it, e.g. with numpy.asarray")
     if isinstance(array, np.ma.MaskedArray):
         raise DTypeError(f"{name} must be a plain array, got a masked array; pass its mask as Mask.dense(...)")
+    for kind in ("nested", "sparse", "mkldnn"):
+        if getattr(array, f"is_{kind}", False):
+            raise DTypeError(f"{name} must be a dense, strided array, got a {kind} one; convert it first")
 
 
 def common_device(query: Array, key: Array, value: Array) -> str:

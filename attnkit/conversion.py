@@ -71,7 +71,9 @@ def _exportable(array: Array) -> Array:
     if isinstance(array, np.ndarray):
         shared = array.flags.writeable and all(stride >= 0 for stride in array.strides)
         return array if shared else array.copy()
-    return array.detach() if hasattr(array, "detach") else array
+    for plainly in ("detach", "resolve_conj", "resolve_neg"):  # what DLPack refuses, or drops, of a torch tensor
+        array = getattr(array, plainly)() if hasattr(array, plainly) else array
+    return array
 
 
 def _operands(operands: Operands, library: str) -> Operands:

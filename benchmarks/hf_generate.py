@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,69 +23,38 @@ from attnkit.models import (
 )
 from attnkit.models.weights_hf import hf_name
 from benchmarks.results import Result
+from benchmarks.timing import compare
 
 THREADS = 2
-TOKENS = 32
-_TURNS = 9
+TOKENS = 24
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16")
-PROMPT = "Once upon a time, in a small village by the sea, there was a wise old wizard."
+START = "Once upon a time"
 
 
-class Run(NamedTuple):
-    """The new tokens, seconds until the first of them, and seconds for all others."""
-
-    tokens: list[int]
-    prefill: float
-    decode: float
-
-
-Side = Callable[[], Run]
-
-
-class Clock:
-    """What ``generate`` hands tokens to as they come: it notes when."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def put(self, _tokens: object) -> None:
-        """Note the prompt, or a token."""
-        self.times.append(time.perf_counter())
-
-    def end(self) -> None:
-        """Nothing is left to do."""
+Side = Callable[[], list[int]]
 
 
 def against_transformers() -> Iterator[Result]:
-    """Greedy generation over that of ``transformers``, in turns: the same weights, prompt and threads."""
+    """Greedy generation over that of ``transformers``, in turns: the same weights, start and threads."""
     for dtype in DTYPES:
-        name = f"SmolLM2 {{}}, attnkit torch / transformers with SDPA, {dtype}, {THREADS} threads"
+        name = f"SmolLM2 generates {TOKENS} tokens, attnkit torch / transformers with SDPA, {dtype}, {THREADS} threads"
         try:
             mine, theirs = sides(dtype)
         except ImportError as error:
-            note = f"{error.name} is absent: pip install 'attnkit[torch]' transformers"
-            yield Result(name.format("decode step"), None, 1.0, note=note)
+            yield Result(name, None, 1.0, note=f"{error.name} is absent: pip install 'attnkit[torch]' transformers")
             continue
-        ours, others = _in_turns(mine, theirs)
-        agreed = sum(a == b for a, b in zip(ours[0].tokens, others[0].tokens, strict=True))
-        fast, slow = (median(run.decode for run in runs) / (TOKENS - 1) for runs in (ours, others))
-        note = f"{1 / fast:.1f} and {1 / slow:.1f} tokens/s now; {agreed} of {TOKENS} tokens equal"
-        yield Result(name.format("decode step"), fast / slow, 1.0, note=note)
-        ratio = median(run.prefill for run in ours) / median(run.prefill for run in others)
-        yield Result(name.format("prefill"), ratio, None)
-
-
-def _in_turns(mine: Side, theirs: Side) -> tuple[list[Run], list[Run]]:
-    mine(), theirs()
-    ours, others = [], []
-    for turn in range(_TURNS):
-        for side, runs in ((mine, ours), (theirs, others))[:: 1 if turn % 2 else -1]:
-            runs.append(side())
-    return ours, others
+        agreed = sum(a == b for a, b in zip(mine(), theirs(), strict=True))
+        found = compare(mine, theirs, turns=7)
+        rates = f"{TOKENS / found.candidate:.1f} and {TOKENS / found.baseline:.1f} tokens/s now"
+        note = f"{rates}, {agreed} tokens equal, baseline spread {found.spread:.0%}, round {found.rounds}"
+        yield Result(name, found.ratio, 1.0, note=note)
 
 
 def sides(dtype: DType) -> tuple[Side, Side]:
-    """Give both generators of the default model; ImportError without torch or transformers."""
+    """Give both generators of the default model; ImportError without torch or transformers.
+
+    They start from one token, so that all that is timed is steps of one token.
+    """
     import torch
     import transformers  # noqa: F401  # asked for before the weights are read
 
@@ -96,26 +63,24 @@ def sides(dtype: DType) -> tuple[Side, Side]:
     config = read_gguf_config(file)
     weights = gguf_weights(file, config)
     tokenizer = gguf_tokenizer(file.metadata, origin=str(file.path))
-    prompt = tokenizer.encode(PROMPT)
+    start = tokenizer.encode(START)[:1]
     model = Llama(config, weights, backend="torch", dtype=dtype)
-    return partial(_attnkit, model, tokenizer, prompt), partial(_transformers, hf_model(config, weights, dtype), prompt)
+    return partial(_attnkit, model, tokenizer, start), partial(_transformers, hf_model(config, weights, dtype), start)
 
 
-def _attnkit(model: Llama, tokenizer: Tokenizer, prompt: list[int]) -> Run:
-    generation = generate(model, tokenizer, prompt, max_tokens=TOKENS, stop_ids=())
-    tokens = list(generation)
-    return Run(tokens, generation.stats.prefill_seconds, generation.stats.decode_seconds)
+def _attnkit(model: Llama, tokenizer: Tokenizer, prompt: list[int]) -> list[int]:
+    return list(generate(model, tokenizer, prompt, max_tokens=TOKENS, stop_ids=()))
 
 
-def _transformers(model: Any, prompt: list[int]) -> Run:
+def _transformers(model: Any, prompt: list[int]) -> list[int]:
     import torch
 
-    ids, clock, start = torch.tensor([prompt]), Clock(), time.perf_counter()
+    ids = torch.tensor([prompt])
     options = {"do_sample": False, "max_new_tokens": TOKENS, "eos_token_id": None, "pad_token_id": 0}
     with torch.inference_mode():
-        found = model.generate(ids, attention_mask=torch.ones_like(ids), streamer=clock, **options)
-    first, last = clock.times[1], clock.times[-1]  # the prompt comes before them
-    return Run(found[0, len(prompt) :].tolist(), first - start, last - first)
+        found = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    tokens: list[int] = found[0, len(prompt) :].tolist()
+    return tokens
 
 
 def hf_model(config: LlamaConfig, weights: Weights, dtype: DType) -> Any:

@@ -175,7 +175,9 @@ class KVCache(ABC):
         counts = self._counts[:, source]
         pages = [self._copy(layer, source, counts[layer]) for layer in range(len(self.pages))]
         self.pages = pages
-        self._set_counts(counts)
+        self._counts[:] = counts
+        for layer in self._layers:
+            layer.reorder_ragged(source)
 
     def allocate(self, num_pages: int, page_size: int) -> Pages:
         """Give fresh storage for one layer."""

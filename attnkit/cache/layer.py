@@ -154,6 +154,11 @@ class CacheLayer:
         pages = cache.pages[self._number]
         return cache.backend.gather(pages, cache.table().slots(self._counts, pages.page_size))
 
+    def reorder_ragged(self, source: IntArray) -> None:
+        """Let the query lengths that the next ``attend`` takes move along with their sequences."""
+        if self._ragged is not None:
+            self._ragged = self._ragged[0], self._ragged[1][source]
+
     def forget_ragged(self) -> None:
         """Let the next ``attend`` take its query lengths from nowhere; the tokens they spoke of have moved."""
         self._ragged = None

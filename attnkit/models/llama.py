@@ -192,6 +192,7 @@ class Llama:
             raise ShapeError(f"token_ids must be in 0 ... {self.config.vocab_size - 1}, got {low if low < 0 else high}")
         return ids.astype(np.int64, copy=False)
 
+    @np.errstate(all="ignore")  # what a damaged file holds is seen in the text
     def _block(self, read: Callable[[str], np.ndarray[Any, Any]], prefix: str) -> _Block:
         attn_norm, mlp_norm = (read(prefix + name).astype(np.float64) for name in ("attn_norm", "mlp_norm"))
         qkv = np.concatenate([read(prefix + name) for name in ("q", "k", "v")])

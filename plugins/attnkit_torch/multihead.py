@@ -142,7 +142,8 @@ class TorchMultiHeadAttention(nn.Module):  # type: ignore[misc]  # torch's types
         key_padding_mask
             ``[B, S]``, or ``[S]`` without a batch: booleans, True = hidden, or floats added to the scores.
         need_weights
-            Give the weights too, for which all scores are computed at once.
+            Give the weights too, for which all scores are computed at once; under ``torch.compile`` that breaks the
+            graph, and without them the module is one graph.
         attn_mask
             ``[T, S]`` or ``[B H, T, S]``, of the same two kinds.
         average_attn_weights

@@ -64,7 +64,9 @@ class HeadsCall:
         if not self.need_weights:
             return cache.attend(query, **options), None
         output, lse = cache.attend_with_lse(query, **options)
-        return output, self._weights(query, cache.read()[0], lse, cache.stored)
+        stored = cache.read()[0]
+        stored = as_tensor(stored) if isinstance(stored, np.ndarray) else stored
+        return output, self._weights(query, stored, lse, cache.stored)
 
     def _options(self, query: Tensor) -> dict[str, Any]:
         own = self._own_mask()

@@ -5,12 +5,14 @@ Axes: ``B`` batch, ``H`` query heads, ``T`` query length, ``E`` value head size.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnkit import AttentionRequest, Operands
+from attnkit_torch.first_order import first_order
 from attnkit_torch.tiling import blocks
 from attnkit_torch.tiling.backward import Call, differentiate
 
@@ -38,44 +40,23 @@ class Attend(torch.autograd.Function):  # type: ignore[misc]  # torch is optiona
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         """Keep what the backward pass needs, all of it linear in T and S."""
-        *tensors, ctx.operands, ctx.request = inputs
-        ctx.save_for_backward(*tensors, *output)
+        *tensors, operands, ctx.request = inputs
+        ctx.operands = operands._replace(documents=(), dense=())
+        # Saved as tensors are, so that torch notices if somebody writes into a mask in between.
+        ctx.save_for_backward(*tensors, *output, *operands.dense, *chain(*operands.documents))
+        ctx.dense = len(operands.dense)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
         """Give the gradients of the inputs."""
-        query, key, value, bias, alibi, sinks, output, lse = ctx.saved_tensors
-        operands = ctx.operands._replace(bias=bias, alibi=alibi, sinks=sinks)
+        query, key, value, bias, alibi, sinks, output, lse, *masks = ctx.saved_tensors
+        dense, ids = masks[: ctx.dense], masks[ctx.dense :]
+        documents = tuple(zip(ids[::2], ids[1::2], strict=True))
+        operands = ctx.operands._replace(bias=bias, alibi=alibi, sinks=sinks, documents=documents, dense=tuple(dense))
         with torch.no_grad():
             back = torch.zeros_like(output) if grad_output is None else grad_output
             call = Call(query, key, value, operands, ctx.request, output, lse, back, grad_lse)
             _, _, _, bias_wanted, slopes_wanted, *_ = ctx.needs_input_grad
             found = differentiate(call, bias=bias_wanted, slopes=slopes_wanted)
-        if not torch.is_grad_enabled():
-            return *found, None, None
-        inputs = [tensor for tensor in (query, key, value, bias, alibi, sinks) if tensor is not None]
-        return *(None if grad is None else FirstOrder.apply(grad, *inputs) for grad in found), None, None
-
-
-class FirstOrder(torch.autograd.Function):  # type: ignore[misc]  # torch is optional, and so untyped
-    """Gives back a gradient, which depends on the inputs, and refuses to be differentiated.
-
-    Torch's ``once_differentiable`` refuses only where what came back had a graph, and gives a constant elsewhere.
-    """
-
-    @staticmethod
-    def forward(grad: Tensor, *inputs: Tensor) -> Tensor:
-        """Give the gradient."""
-        del inputs  # they tie it into the graph
-        return grad.view_as(grad)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Keep nothing."""
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Refuse."""
-        del ctx, grads
-        raise RuntimeError("torch:tiled has gradients of the first order only; torch:dense has those of any order")
+        return *first_order(found, (query, key, value, bias, alibi, sinks), "torch:tiled"), None, None

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch._C import _is_any_autocast_enabled as autocast_is_on
 from torch._C._functorch import peek_interpreter_stack as running_transform
+from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from attnkit import AttentionOutput, attention, attention_with_lse
+from attnkit import AttentionOutput, UnsupportedError, attention, attention_with_lse
 from attnkit_torch.transforms.flat import flatten
 from attnkit_torch.transforms.functional import TransformedAttention
 from attnkit_torch.transforms.library import attention_operator
@@ -49,6 +50,8 @@ def intercept(
     if traced or autocast_is_on():
         query, key, value, changed = _autocast(query, key, value)
     elif type(query) in _PLAIN and running_transform() is None:
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(query, key, value, backend)
         return None
     transformed = not traced and running_transform() is not None
     if traced or transformed or _stands_in(query):
@@ -68,6 +71,16 @@ def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor
         return query, key, value, False
     query, key, value = (array.to(dtype) if array.dtype in _CAST else array for array in (query, key, value))
     return query, key, value, True
+
+
+def _refuse_tangents(query: Tensor, key: Tensor, value: Tensor, backend: Any) -> None:
+    """Refuse dual numbers on all paths but the one in plain operations; others would drop their tangents."""
+    if backend != "torch:dense" and any(
+        forward_ad.unpack_dual(array).tangent is not None for array in (query, key, value)
+    ):
+        raise UnsupportedError(
+            "attention has forward-mode derivatives on backend='torch:dense' alone; use that, or vjp"
+        )
 
 
 def _stands_in(tensor: Tensor) -> bool:

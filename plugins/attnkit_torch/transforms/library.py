@@ -27,7 +27,7 @@ _ARGUMENTS = (
     "float? softcap, Tensor? bias, Tensor? alibi, Tensor? sinks, Tensor? query_lengths, Tensor? kv_lengths, "
     "Tensor? query_offset, Tensor? key_offset, str backend, bool lse"
 )
-_DIFFERENTIABLE = ("query", "key", "value", "bias", "sinks")
+_DIFFERENTIABLE = ("query", "key", "value", "bias", "alibi", "sinks")
 _OPTIONAL = ("bias", "alibi", "sinks", "query_lengths", "kv_lengths", "query_offset", "key_offset")
 
 
@@ -48,7 +48,7 @@ def _fake_attend(query: Tensor, _key: Tensor, value: Tensor, *options: Any) -> t
 
 
 def _differentiate(grad_output: Tensor, grad_lse: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    """Give the gradients of query, key, value, bias and sinks; an empty tensor for one that is not wanted.
+    """Give the gradients of query, key, value, bias, slopes and sinks; an empty tensor for one that is not wanted.
 
     The call is computed once more, by a backend that gives gradients: it alone knows what they need.
     """
@@ -57,10 +57,10 @@ def _differentiate(grad_output: Tensor, grad_lse: Tensor, *arguments: Any) -> tu
     with _recording():
         leaves = [
             None if array is None else array.detach().requires_grad_(want)
-            for array, want in zip((query, key, value, flat.bias, flat.sinks), wanted, strict=True)
+            for array, want in zip((query, key, value, flat.bias, flat.alibi, flat.sinks), wanted, strict=True)
         ]
-        query, key, value, bias, sinks = leaves
-        result = _run(query, key, value, flat._replace(bias=bias, sinks=sinks), lse)
+        query, key, value, bias, alibi, sinks = leaves
+        result = _run(query, key, value, flat._replace(bias=bias, alibi=alibi, sinks=sinks), lse)
     outputs = [(result.output, grad_output), (result.lse, grad_lse)] if lse else [(result.output, grad_output)]
     found = _gradients(outputs, [leaf for leaf, want in zip(leaves, wanted, strict=True) if want])
     return _where_wanted(wanted, found, like=grad_output)
@@ -69,7 +69,7 @@ def _differentiate(grad_output: Tensor, grad_lse: Tensor, *arguments: Any) -> tu
 def _fake_differentiate(grad_output: Tensor, _grad_lse: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     *arrays, _, wanted = arguments
     flat = Flat(*arrays[3:])
-    sources = (*arrays[:3], flat.bias, flat.sinks)
+    sources = (*arrays[:3], flat.bias, flat.alibi, flat.sinks)
     found = (torch.empty_like(array) for array, want in zip(sources, wanted, strict=True) if want)
     return _where_wanted(wanted, found, like=grad_output)
 
@@ -82,7 +82,7 @@ backward_operator: Any = torch.library.custom_op(
     _differentiate,
     mutates_args=(),
     schema=f"(Tensor grad_output, Tensor grad_lse, {_ARGUMENTS}, bool[] wanted) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from attnkit_torch.first_order import first_order
 from attnkit_torch.whole import fused
 from attnkit_torch.whole.parts import Part, Work
 
@@ -93,15 +93,15 @@ class Attend(torch.autograd.Function):  # type: ignore[misc]  # torch is optiona
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor, _grad_lse: Tensor) -> tuple[Tensor | None, ...]:
         """Give the gradients."""
         query, key, value, output, lse = ctx.saved_tensors
-        found = gradients(grad, query, key, value, output, lse, ctx.works, ctx.scale)
-        hides = any(part.causal for work in ctx.works for part in work.parts)
-        if hides and not _is_finite(found):
-            found = _gradients_of(ctx.definition, (query, key, value), grad)
-        return (*found, None, None, None)
+        with torch.no_grad():
+            found = gradients(grad, query, key, value, output, lse, ctx.works, ctx.scale)
+            hides = any(part.causal for work in ctx.works for part in work.parts)
+            if hides and not _is_finite(found):
+                found = _gradients_of(ctx.definition, (query, key, value), grad)
+        return (*first_order(found, (query, key, value), "torch:sdpa"), None, None, None)
 
 
 def _is_finite(arrays: tuple[Tensor, ...]) -> bool:

@@ -232,6 +232,16 @@ def test_copies_may_diverge_at_once(filled, shelf, tokens) -> None:
     assert len({sequence.tobytes() for sequence in found[0]}) == 3
 
 
+def test_query_lengths_move_along_with_their_sequences(filled, queries) -> None:
+    cache, _ = filled  # by a ragged append of five tokens
+    query = queries(5)
+    before = cache[0].attend(query)
+    cache.reorder([0, 1, 2])
+    np.testing.assert_array_equal(cache[0].attend(query), before)
+    cache.reorder([2, 2, 0])
+    np.testing.assert_array_equal(cache[0].attend(query[[2, 2, 0]]), before[[2, 2, 0]])
+
+
 def test_an_uneven_stack_is_reordered_layer_by_layer(filled, tokens) -> None:
     cache, _ = filled
     cache[1].append(*tokens(2), lengths=[2, 0, 1])
@@ -278,7 +288,7 @@ def test_random_use_is_that_of_plain_lists(cache, shelf, seed, dtype) -> None:
         indices = rng.integers(0, 3, 3)
         cache.reorder(indices)
         lists.reorder(indices)
-        ragged.clear()
+        ragged.update({layer: (pair[0], [pair[1][i] for i in indices]) for layer, pair in ragged.items() if pair})
 
     def reset():
         cache.reset()

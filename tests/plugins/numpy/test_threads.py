@@ -20,7 +20,9 @@ LARGE = 10**9
 
 
 def blas() -> list[dict[str, Any]]:
-    return [library for library in threadpool_info() if library["user_api"] == "blas"]
+    """Give the libraries that NumPy may compute with; others, loaded later, come with other packages."""
+    own = {library.filepath for kind in threads._libraries() for library in kind}
+    return [library for library in threadpool_info() if library["filepath"] in own]
 
 
 def attend(_: object = None) -> Any:
