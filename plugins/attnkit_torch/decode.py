@@ -10,7 +10,6 @@ length, ``D`` query/key head size, ``E`` value head size; ``b``, ``k``, ``t`` an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attnkit import AttentionOutput, AttentionRequest, MaskStructure, Operands, Reason
-from attnkit_torch.tiling.blocks import terms_of
+from attnkit_torch.tiling.blocks import of_empty_rows, terms_of
 from attnkit_torch.tiling.running import Part, finish, join, softmax
 from attnkit_torch.tiling.scores import Terms
 from attnkit_torch.tiling.tiles import Group, groups
@@ -96,10 +95,7 @@ def _attend(
 ) -> AttentionOutput:
     dtype = ours.dtype
     sinks = None if operands.sinks is None else operands.sinks.to(dtype)
-    output = query.new_zeros((*query.shape[:3], value.shape[3]))
-    lse = query.new_full(query.shape[:3], -math.inf, dtype=dtype)
-    if sinks is not None:
-        lse.copy_(sinks[:, None])
+    output, lse = of_empty_rows(query, value, sinks, dtype)
     for group in groups(operands, request):
         arrays = group.of_queries(query), group.of_keys(key), group.of_keys(value)
         found = _solve(*arrays, group, terms_of(group, operands, request), ours)

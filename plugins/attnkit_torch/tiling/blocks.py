@@ -33,18 +33,22 @@ def attend(
     query: Tensor, key: Tensor, value: Tensor, operands: Operands, request: AttentionRequest
 ) -> tuple[Tensor, Tensor]:
     """Give output ``[B, H, T, E]`` in the query's dtype and LSE ``[B, H, T]`` in that of the accumulation."""
-    dtype = accumulation(request)
-    sinks = None if operands.sinks is None else operands.sinks.to(dtype)
-    output = query.new_zeros((*query.shape[:3], value.shape[3]))
-    lse = query.new_full(query.shape[:3], -math.inf, dtype=dtype)
-    if sinks is not None:
-        lse.copy_(sinks[:, None])
+    sinks = None if operands.sinks is None else operands.sinks.to(accumulation(request))
+    output, lse = of_empty_rows(query, value, sinks, accumulation(request))
     for group in groups(operands, request):
         arrays = group.of_queries(query), group.of_keys(key), group.of_keys(value)
         own = None if sinks is None else sinks[group.heads].reshape(*arrays[0].shape[1:3], 1, 1)
         result = Result(group.of_queries(output), group.of_queries(lse), own)
         _attend_group(group, *arrays, terms_of(group, operands, request), request, result)
     return output, lse
+
+
+def of_empty_rows(query: Tensor, value: Tensor, sinks: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Give output ``[B, H, T, E]`` and LSE ``[B, H, T]`` of rows that see no key, to be written over for the others."""
+    lse = query.new_full(query.shape[:3], -math.inf, dtype=dtype)
+    if sinks is not None:
+        lse.copy_(sinks[:, None])
+    return query.new_zeros((*query.shape[:3], value.shape[3])), lse
 
 
 def _attend_group(
