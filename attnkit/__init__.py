@@ -33,7 +33,7 @@ from attnkit.masks import Mask
 from attnkit.merging import merge
 from attnkit.multihead import MultiHeadAttention
 from attnkit.pages import Pages, PageTable
-from attnkit.positional import alibi_slopes
+from attnkit.positional import alibi_slopes, apply_rope, rope_tables
 from attnkit.registry import BackendInfo
 from attnkit.request import AttentionRequest, Operands
 from attnkit.schedule import Schedule, Tile
@@ -76,6 +76,7 @@ __all__ = [
     "Tile",
     "UnsupportedError",
     "alibi_slopes",
+    "apply_rope",
     "attention",
     "attention_packed",
     "attention_with_lse",
@@ -86,6 +87,7 @@ __all__ = [
     "make_cache",
     "merge",
     "register",
+    "rope_tables",
     "trace",
     "use_backend",
 ]

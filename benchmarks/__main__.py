@@ -17,7 +17,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from benchmarks import decode, field, overhead, prefill, torch_backend
+from benchmarks import decode, field, hf_generate, overhead, prefill, torch_backend
 from benchmarks.results import Benchmark, Result, table
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -35,6 +35,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "torch-window": torch_backend.window,
     "torch-training": torch_backend.training,
     "torch-small-call": torch_backend.small_call,
+    "transformers": hf_generate.against_transformers,
     "field": field.against_torch,
 }
 

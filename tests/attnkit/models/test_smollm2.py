@@ -87,8 +87,8 @@ def other(request):
         yield model
 
 
-@pytest.mark.parametrize("chunk", [None, 100])
-def test_other_backends_give_the_score(other, ids, whole, chunk):
+def test_other_backends_give_the_score(other, ids, whole):
+    chunk = None if other.dtype == "float32" else 100  # with and without a cache, once each: bfloat16 is slow on CPUs
     with trace() as calls:
         nll = score(other, ids, chunk=chunk).nll
     assert {call.backend for call in calls} == {other.backend.name}

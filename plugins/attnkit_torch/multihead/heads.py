@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnkit import CacheLayer, RopeConfig, ShapeError
-from attnkit.positional import apply_rope, rope_tables
+from attnkit import CacheLayer, RopeConfig, ShapeError, apply_rope, rope_tables
 
 Heads = tuple[Tensor, Tensor, Tensor]
 

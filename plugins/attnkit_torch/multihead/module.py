@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attnkit import AttentionConfig, Backend, CacheLayer, Mask, RopeConfig, ShapeError, UnsupportedError
-from attnkit_torch.multihead_call import HeadsCall
-from attnkit_torch.multihead_heads import Heads, check_shapes, join_heads, rotate, split_heads, with_extra
-from attnkit_torch.multihead_masks import keep_and_bias
+from attnkit_torch.multihead.call import HeadsCall
+from attnkit_torch.multihead.heads import Heads, check_shapes, join_heads, rotate, split_heads, with_extra
+from attnkit_torch.multihead.masks import keep_and_bias
 
 
 class TorchMultiHeadAttention(nn.Module):  # type: ignore[misc]  # torch's types are not followed
