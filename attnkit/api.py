@@ -282,8 +282,9 @@ def _run(
 
 def _to_4d(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
     """Add leading axes of length 1, so that all three are 4-D."""
-    for name, array in (("query", query), ("key", key), ("value", value)):
-        check_array(name, array)
+    check_array("query", query)
+    check_array("key", key)
+    check_array("value", value)
     rank = len(query.shape)
     if not (rank == len(key.shape) == len(value.shape) and 2 <= rank <= 4):
         shapes = ", ".join(str(list(array.shape)) for array in (query, key, value))

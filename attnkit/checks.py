@@ -14,6 +14,7 @@ from attnkit.structure import FARTHEST
 
 Array = Any
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
+_ODD = ("is_nested", "is_sparse", "is_mkldnn")
 
 
 def check_array(name: str, array: Any) -> None:
@@ -24,8 +25,9 @@ def check_array(name: str, array: Any) -> None:
         raise DTypeError(f"{name} must be an array, got {type(array).__name__}; convert it, e.g. with numpy.asarray")
     if isinstance(array, np.ma.MaskedArray):
         raise DTypeError(f"{name} must be a plain array, got a masked array; pass its mask as Mask.dense(...)")
-    for kind in ("nested", "sparse", "mkldnn"):
-        if getattr(array, f"is_{kind}", False):
+    for odd in _ODD:
+        if getattr(array, odd, False):
+            kind = odd.removeprefix("is_")
             raise DTypeError(f"{name} must be a dense, strided array, got a {kind} one; convert it first")
 
 

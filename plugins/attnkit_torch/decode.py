@@ -58,15 +58,16 @@ def plan(request: AttentionRequest) -> Run:
     mask = request.mask
     ours = Ours(getattr(torch, request.accumulate), _is_fused(request), bool(mask.documents or mask.dense))
     everything = ours.fused and _sees_everything(request)
-    scale, group = request.scale, request.group
+    scale, group, wants_lse = request.scale, request.group, request.lse
 
     def run(query: Tensor, key: Tensor, value: Tensor, operands: Operands) -> AttentionOutput:
         if everything and query.numel() and operands.key_length:
-            folded = query if group == 1 else query.unflatten(1, (-1, group)).flatten(2, 3)
-            output, lse = fused.forward(folded, key, value, scale, False)
+            if group == 1:
+                output, lse = fused.forward(query, key, value, scale, False)
+                return AttentionOutput(output, lse if wants_lse else None)
+            output, lse = fused.forward(query.unflatten(1, (-1, group)).flatten(2, 3), key, value, scale, False)
             shape = query.shape[:3]
-            output = output if group == 1 else output.reshape(*shape, -1)
-            return AttentionOutput(output, lse.reshape(shape) if request.lse else None)
+            return AttentionOutput(output.reshape(*shape, -1), lse.reshape(shape) if wants_lse else None)
         return _attend(query, key, value, operands, request, ours)
 
     return run
