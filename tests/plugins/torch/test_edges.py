@@ -13,6 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 import attnkit as ak
+from attnkit_torch import TorchMultiHeadAttention
 
 DENSE = ak.Mask.dense
 
@@ -122,3 +123,15 @@ def test_tensors_that_are_not_strided_are_refused(kind: str, place: str) -> None
     arrays[place] = ODD[kind](arrays[place])
     with pytest.raises(ak.DTypeError, match=f"{place} must be a dense, strided array, got a {kind} one"):
         ak.attention(*arrays.values())
+
+
+def test_the_module_gives_weights_over_a_cache_of_another_library() -> None:
+    torch.manual_seed(0)
+    module = TorchMultiHeadAttention(16, 4, batch_first=True, mask=ak.Mask.causal()).eval()
+    x = torch.randn(2, 5, 16)
+    config = ak.KVCacheConfig(batch_size=2, num_kv_heads=4, head_dim=4)
+    with torch.no_grad():
+        caches = [ak.make_cache(config, backend=name) for name in ("numpy", "torch")]
+        found, expected = (module(x, x, x, cache=cache[0]) for cache in caches)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found[1].sum(-1), torch.ones(2, 5))
