@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import NamedTuple, cast
 
 import torch
-import torch.nn.functional as F  # noqa: N812  # torch's own name for it
 from torch import Tensor
 
 from attnkit import AttentionRequest
@@ -20,9 +19,7 @@ from attnkit_torch.tiling.running import Part, join, least
 from attnkit_torch.tiling.scores import Terms
 from attnkit_torch.tiling.stacks import Stack, stacks_of
 from attnkit_torch.tiling.tiles import Group
-
-_FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+from attnkit_torch.whole.fused import KERNEL, KERNEL_BACKWARD, with_rows
 
 # Beyond these the scale is not for the kernel, which takes it as a float32.
 _LEAST, _MOST = 2.0**-60, 2.0**60
@@ -92,13 +89,13 @@ class Fused:
         keys = slice(piece.start, piece.stop + (count - 1) * step)
         size = max(query.shape[-1], value.shape[-1])
         arrays = (
-            _ordinary(array[..., keys, :].to(query.dtype), size).flatten(0, 1).unfold(1, width, step).mT
+            with_rows(array[..., keys, :].to(query.dtype), size).flatten(0, 1).unfold(1, width, step).mT
             for array in (key, value)
         )
         rows = query.unflatten(3, (count, step)).transpose(2, 3).flatten(3, 4)
         added, blind = cast(Tensor, call.added), call.blind
         mask = added.repeat(query.shape[2], 1)
-        output, lse = _FORWARD(_of_queries(rows, size), *arrays, 0.0, False, attn_mask=mask, scale=call.scale)
+        output, lse = KERNEL(_of_queries(rows, size), *arrays, 0.0, False, attn_mask=mask, scale=call.scale)
         back = (*query.shape[:2], count, query.shape[2], step)
         output = output[..., : value.shape[-1]].reshape(*back, -1).transpose(2, 3).flatten(3, 4)
         lse = lse.reshape(back).transpose(2, 3).flatten(3, 4)
@@ -131,7 +128,7 @@ def forward(query: Tensor, key: Tensor, value: Tensor, call: Call) -> Part:
     """Compute ``[b, k, G, n, D]`` with ``[b, k, w, D]`` and ``[b, k, w, E]``."""
     size = max(query.shape[-1], value.shape[-1])
     arrays = _of_queries(query, size), _of_keys(key, query, size), _of_keys(value, query, size)
-    output, lse = _FORWARD(*arrays, 0.0, call.causal, attn_mask=_mask(call.added, query), scale=call.scale)
+    output, lse = KERNEL(*arrays, 0.0, call.causal, attn_mask=_mask(call.added, query), scale=call.scale)
     output = output[..., : value.shape[-1]].unflatten(0, query.shape[:2])
     return _part(output, lse.unflatten(0, query.shape[:2]), call.blind)
 
@@ -156,7 +153,7 @@ def backward(
     size = max(query.shape[-1], value.shape[-1])
     arrays = _of_queries(query, size), _of_keys(key, query, size), _of_keys(value, query, size)
     ends = _of_queries(output, size), lse.flatten(0, 1)
-    grads = _BACKWARD(
+    grads = KERNEL_BACKWARD(
         _of_queries(grad_output, size),
         *arrays,
         *ends,
@@ -172,24 +169,12 @@ def backward(
 
 def _of_queries(array: Tensor, size: int) -> Tensor:
     """Give ``[b * k, G, n, size]``."""
-    return _ordinary(array, size).flatten(0, 1)
+    return with_rows(array, size).flatten(0, 1)
 
 
 def _of_keys(array: Tensor, query: Tensor, size: int) -> Tensor:
     """Give ``[b * k, G, w, size]``, those of a group at one address."""
-    return _ordinary(array, size).flatten(0, 1)[:, None].expand(-1, query.shape[2], -1, -1)
-
-
-def _ordinary(array: Tensor, size: int) -> Tensor:
-    """Give an array whose last axis is ``size`` long, and whose rows are contiguous and apart.
-
-    Zeros add nothing to a product, and columns of zeros among the values are cut off again.
-    """
-    if array.shape[-1] < size:
-        return F.pad(array, (0, size - array.shape[-1]))
-    if array.stride(-1) == 1 and array.stride(-2) >= size:
-        return array
-    return array.clone(memory_format=torch.contiguous_format)
+    return with_rows(array, size).flatten(0, 1)[:, None].expand(-1, query.shape[2], -1, -1)
 
 
 def _mask(added: Tensor | None, query: Tensor) -> Tensor | None:

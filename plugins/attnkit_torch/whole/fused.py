@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own name for it
 from torch import Tensor
 
-_forward = torch._scaled_dot_product_flash_attention_for_cpu  # a binding of torch's own, quicker than torch.ops
-_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+KERNEL = torch._scaled_dot_product_flash_attention_for_cpu  # a binding of torch's own, quicker than torch.ops
+KERNEL_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 # To merge results by their log-sum-exp costs about as much accuracy as four more products in each score do: nothing
 # much where a score is a sum of many, and too much where it is a sum of a few.
@@ -26,11 +26,11 @@ def forward(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: boo
     output: Tensor
     lse: Tensor
     if _is_plain(query, key, value):
-        output, lse = _forward(query, key, value, 0.0, causal, scale=scale)
+        output, lse = KERNEL(query, key, value, 0.0, causal, scale=scale)
         return output, lse
     size, group = max(query.shape[3], value.shape[3]), query.shape[1] // key.shape[1]
     arrays = _queries(query, group, size), _keys(key, group, size), _keys(value, group, size)
-    output, lse = _forward(*arrays, 0.0, causal, scale=scale)
+    output, lse = KERNEL(*arrays, 0.0, causal, scale=scale)
     shape = query.shape[:3]
     if group > 1:
         output, lse = output.reshape(*shape, size), lse.reshape(shape)
@@ -41,13 +41,13 @@ def _is_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Tell whether the kernel takes the arrays as they are: small calls feel every step in between."""
     _, heads, _, size = query.shape
     alike = bool(key.shape[1] == heads and value.shape[3] == size)
-    return alike and _has_rows(query, size) and _has_rows(key, size) and _has_rows(value, size)
+    return alike and has_rows(query, size) and has_rows(key, size) and has_rows(value, size)
 
 
-def _has_rows(array: Tensor, size: int) -> bool:
+def has_rows(array: Tensor, size: int) -> bool:
     """Tell whether rows are contiguous and apart; the kernel reads others, such as one row many times, wrongly."""
     strides = array.stride()
-    return bool(strides[3] == 1 and (strides[2] >= size or array.shape[2] == 1))
+    return bool(strides[-1] == 1 and strides[-2] >= size)
 
 
 def backward(
@@ -64,28 +64,31 @@ def backward(
     size, group = max(query.shape[3], value.shape[3]), query.shape[1] // key.shape[1]
     arrays = _queries(query, group, size), _keys(key, group, size), _keys(value, group, size)
     ends = _queries(output, group, size), lse.reshape(arrays[0].shape[:3])
-    found = _backward(_queries(grad, group, size), *arrays, *ends, 0.0, causal, scale=scale)
+    found = KERNEL_BACKWARD(_queries(grad, group, size), *arrays, *ends, 0.0, causal, scale=scale)
     grad_query = found[0].reshape(*query.shape[:3], size)[..., : query.shape[3]]
     return grad_query, _summed(found[1], group, key), _summed(found[2], group, value)
 
 
 def _queries(array: Tensor, group: int, size: int) -> Tensor:
     """Give ``[B, H, T, size]``, or ``[B * K, G, T, size]`` for a group."""
-    array = _padded(array, size)
+    array = with_rows(array, size)
     return array if group == 1 else array.reshape(-1, group, *array.shape[2:])
 
 
 def _keys(array: Tensor, group: int, size: int) -> Tensor:
     """Give ``[B, K, S, size]``, or ``[B * K, G, S, size]`` with the heads of a group at one address."""
-    array = _padded(array, size)
+    array = with_rows(array, size)
     return array if group == 1 else array.reshape(-1, 1, *array.shape[2:]).expand(-1, group, -1, -1)
 
 
-def _padded(array: Tensor, size: int) -> Tensor:
-    """Give an array whose rows have ``size`` elements; zeros add nothing to a product."""
-    if array.shape[3] < size:
-        return F.pad(array, (0, size - array.shape[3]))
-    return array if _has_rows(array, size) else array.clone(memory_format=torch.contiguous_format)
+def with_rows(array: Tensor, size: int) -> Tensor:
+    """Give an array whose last axis is ``size`` long, and whose rows are contiguous and apart.
+
+    Zeros add nothing to a product, and columns of zeros among the values are cut off again.
+    """
+    if array.shape[-1] < size:
+        return F.pad(array, (0, size - array.shape[-1]))
+    return array if has_rows(array, size) else array.clone(memory_format=torch.contiguous_format)
 
 
 def _summed(grad: Tensor, group: int, array: Tensor) -> Tensor:
