@@ -92,7 +92,7 @@ def runs(slots: IntArray, page_size: int) -> Iterator[tuple[int, int, int, int, 
             if row[0] >= 0:
                 yield (sequence, 0, 1, *divmod(int(row[0]), page_size))
             continue
-        if not row.size:
+        if not page_size or not row.size:  # pages without a slot: nothing is to be written
             continue
         breaks = (np.diff(row) != 1) | (row[1:] % page_size == 0)
         edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), row.size]

@@ -75,17 +75,17 @@ class CacheCase(Case):
         if self.stored_dtype != self.dtype:
             yield "kv_dtype"
 
-    def config(self) -> ak.KVCacheConfig:
-        """Give the configuration of the cache."""
-        return ak.KVCacheConfig(
-            num_layers=self.layers,
-            batch_size=self.batch,
-            num_kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            value_dim=self.width,
-            max_length=self.max_length or None,
-            dtype=self.stored_dtype,  # type: ignore[arg-type]  # one of the names that it lists
-        )
+    def config(self) -> dict[str, Any]:
+        """Give the fields of the configuration of the cache."""
+        return {
+            "num_layers": self.layers,
+            "batch_size": self.batch,
+            "num_kv_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "value_dim": self.width,
+            "max_length": self.max_length or None,
+            "dtype": self.stored_dtype,
+        }
 
     def call(self, subject: Subject) -> Answer:
         """Append a few tokens, then attend."""
@@ -101,7 +101,7 @@ class History:
         self.subject = subject
         self.case = case
         self.cache = subject.make_cache(case.config())
-        self.rng = np.random.default_rng(case.keys)
+        self.rng = case.rng("history")
         self.held: list[list[Tokens]] = []
         self._ragged: dict[int, tuple[int, Array]] = {}
         self.forget_all()
@@ -177,10 +177,9 @@ class History:
     def ask(self, query: Array, options: Mapping[str, Any] = CAUSALLY, *, layer: int = 0, lse: bool = True) -> Answer:
         """Attend over the cache with NumPy queries; with the log-sum-exp too, where it is wanted and declared."""
         subject, arguments = self.subject, self.subject.options(options)
-        if not (lse and subject.capabilities.lse):
-            return Answer(subject.numpy(self.cache[layer].attend(subject.array(query), **arguments)), None)
-        result = self.cache[layer].attend_with_lse(subject.array(query), **arguments)
-        return Answer(subject.numpy(result.output), subject.numpy(result.lse))
+        wanted = lse and subject.capabilities.lse
+        output, *rest = map(subject.numpy, self.cache[layer].attend(subject.array(query), arguments, lse=wanted))
+        return Answer(output, rest[0] if rest else None)
 
     def attend(self, count: int | None = None, options: Mapping[str, Any] = CAUSALLY) -> None:
         """Attend over every layer with new queries; check against the oracle on the plain concatenation."""
@@ -199,16 +198,17 @@ class History:
         for number in self.layers:
             layer, lengths = self.cache[number], self.lengths(number)
             for name in ("stored", "next_position"):
-                assert_equal(np.asarray(getattr(layer, name)), lengths, what=f"{name} of layer {number}")
-            if (np.asarray(layer.capacity) < lengths).any():
-                raise AssertionError(f"layer {number} holds {lengths.tolist()}, over its capacity {layer.capacity}")
+                assert_equal(layer.counted(name), lengths, what=f"{name} of layer {number}")
+            capacity = layer.counted("capacity")
+            if (capacity < lengths).any():
+                raise AssertionError(f"layer {number} holds {lengths.tolist()}, over its capacity {capacity}")
             for name, array, expected in zip(("key", "value"), layer.read(), self._padded(number), strict=True):
                 read = self.subject.numpy(array)
                 assert_like(read, expected.shape, self.case.stored_dtype, what=f"{name} read from layer {number}")
                 if expected.size:
                     assert_equal(read, expected, what=f"{name} read from layer {number}")
         least = np.min([self.lengths(number) for number in self.layers], axis=0)
-        assert_equal(np.asarray(self.cache.stored), least, what="stored of the stack")
+        assert_equal(self.cache.counted("stored"), least, what="stored of the stack")
 
     def assert_same(self, output: Array, expected: Array, *, what: str) -> None:
         """Check that attending gave the same bits as before, where the backend declares to be deterministic."""

@@ -63,6 +63,8 @@ class Case:
         Keyword arguments of ``attention``, arrays as NumPy arrays.
     lse
         The log-sum-exp must be given too; otherwise it is looked at where the backend declares it.
+    seed
+        The seed of the run.
     """
 
     label: str
@@ -78,6 +80,7 @@ class Case:
     draw: str = "normal"
     options: Mapping[str, Any] = field(default_factory=dict)
     lse: bool = False
+    seed: int = 0
 
     def __str__(self) -> str:
         sizes = f"b{self.batch}h{self.heads}k{self.kv_heads}t{self.queries}s{self.keys}d{self.head_dim}"
@@ -98,10 +101,14 @@ class Case:
     @cached_property
     def arrays(self) -> Arrays:
         """Query, key and value, read-only, in the element type of the case."""
-        rng = np.random.default_rng(zlib.crc32(str(self).encode()))
+        rng = self.rng("arrays")
         query = (self.batch, self.heads, self.queries, self.head_dim)
         key = (self.batch, self.kv_heads, self.keys, self.head_dim)
         return self.holding(DRAWS[self.draw](rng, query, key, (*key[:3], self.width))).arrays
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Give random numbers of this case for one purpose; others with every seed of the run."""
+        return np.random.default_rng([self.seed, zlib.crc32(f"{purpose} of {self}".encode())])
 
     @cached_property
     def truth(self) -> reference.Truth:

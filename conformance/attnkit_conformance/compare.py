@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attnkit_conformance.measuring import Comparison, Mismatch, note
+
 FloatArray = npt.NDArray[np.float64]
 
 
@@ -21,6 +23,7 @@ def assert_like(array: npt.NDArray[Any], shape: tuple[int, ...], dtype: str, *, 
         raise AssertionError(f"{what}: shape must be {list(shape)}, got {list(array.shape)}")
     if array.dtype.name != dtype:
         raise AssertionError(f"{what}: dtype must be {dtype}, got {array.dtype.name}")
+    note(Comparison(f"shape and element type of {what}", 1, exact=True, ratio=0.0))
 
 
 def assert_within(actual: npt.NDArray[Any], expected: npt.ArrayLike, tau: npt.ArrayLike, *, what: str) -> None:
@@ -29,16 +32,19 @@ def assert_within(actual: npt.NDArray[Any], expected: npt.ArrayLike, tau: npt.Ar
     wide, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     tau = np.broadcast_to(np.asarray(tau, np.float64), expected.shape)
     _assert_comparable(wide, expected, what)
-    _assert_same_classes(wide, expected, what)
+    _assert_same_classes(wide, expected, tau, what)
     finite = np.isfinite(expected)
-    error = np.abs(np.subtract(wide, expected, where=finite, out=np.zeros_like(expected)))
-    ratio = np.divide(error, tau, where=tau > 0, out=np.where(error > 0, np.inf, 0.0))
-    bad = int((ratio > 1).sum())
+    error = np.subtract(wide, expected, where=finite, out=np.zeros_like(expected))
+    ratio = np.divide(error, tau, where=tau > 0, out=np.where(error != 0, np.copysign(np.inf, error), 0.0))
+    size = np.abs(ratio)
+    at = np.unravel_index(int(size.argmax()), size.shape)
+    note(_measured(what, ratio, at, expected, wide, tau))
+    bad = int((size > 1).sum())
     if bad:
-        at = np.unravel_index(int(ratio.argmax()), ratio.shape)
-        raise AssertionError(
+        raise Mismatch(
             f"{what}: {bad} of {ratio.size} elements lie outside their bound; worst at {_index(at)}: "
-            f"expected {expected[at]!r}, got {wide[at]!r}, tau {tau[at]:.3g}, ratio {ratio[at]:.3g}"
+            f"expected {expected[at]!r}, got {wide[at]!r}, tau {tau[at]:.3g}, ratio {size[at]:.3g}",
+            *(what, actual, expected, tau),
         )
 
 
@@ -50,12 +56,33 @@ def assert_equal(actual: npt.NDArray[Any], expected: npt.ArrayLike, *, what: str
         raise AssertionError(f"{what}: dtype must be {expected.dtype.name}, got {actual.dtype.name}")
     _assert_comparable(actual, expected, what)
     differs = ~((actual == expected) | ((actual != actual) & (expected != expected)))
+    note(Comparison(what, actual.size, exact=True, ratio=np.inf if differs.any() else 0.0))
     if differs.any():
         at = tuple(np.argwhere(differs)[0])
-        raise AssertionError(
+        raise Mismatch(
             f"{what}: {int(differs.sum())} of {differs.size} elements differ where every bit must be the same; "
-            f"first at {_index(at)}: expected {expected[at]!r}, got {actual[at]!r}"
+            f"first at {_index(at)}: expected {expected[at]!r}, got {actual[at]!r}",
+            *(what, actual, expected),
         )
+
+
+def _measured(
+    what: str, ratio: FloatArray, at: tuple[Any, ...], expected: FloatArray, actual: FloatArray, tau: FloatArray
+) -> Comparison:
+    """Sum a comparison up; what is infinitely wrong would hide the rest of the statistics."""
+    finite = np.where(np.isfinite(ratio), ratio, 0)
+    return Comparison(
+        what,
+        ratio.size,
+        exact=False,
+        ratio=float(np.abs(ratio[at])),
+        rms=float(np.sqrt(np.square(finite).mean())),
+        bias=float((np.sign(np.where(np.isfinite(expected), expected, 0)) * finite).mean()),
+        at=tuple(map(int, at)),
+        expected=float(expected[at]),
+        actual=float(actual[at]),
+        tau=float(tau[at]),
+    )
 
 
 def _assert_comparable(actual: npt.NDArray[Any], expected: npt.NDArray[Any], what: str) -> None:
@@ -66,15 +93,16 @@ def _assert_comparable(actual: npt.NDArray[Any], expected: npt.NDArray[Any], wha
         raise AssertionError(f"{what}: nothing to compare, the arrays are {list(expected.shape)}")
 
 
-def _assert_same_classes(actual: FloatArray, expected: FloatArray, what: str) -> None:
+def _assert_same_classes(actual: FloatArray, expected: FloatArray, tau: FloatArray, what: str) -> None:
     __tracebackhide__ = True
     for name, test in (("NaN", np.isnan), ("+inf", np.isposinf), ("-inf", np.isneginf)):
         differs = test(actual) != test(expected)
         if differs.any():
             at = tuple(np.argwhere(differs)[0])
-            raise AssertionError(
+            raise Mismatch(
                 f"{what}: {int(differs.sum())} of {differs.size} elements are {name} where they must not be, or the "
-                f"reverse; first at {_index(at)}: expected {expected[at]!r}, got {actual[at]!r}"
+                f"reverse; first at {_index(at)}: expected {expected[at]!r}, got {actual[at]!r}",
+                *(what, actual, expected, tau),
             )
 
 

@@ -6,7 +6,6 @@ size, ``E`` value head size.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
@@ -14,12 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from attnkit.arrays import needs_grad
 from attnkit.numerics import Numerics
 from attnkit.reference_gradients import Cotangents, Gradients, gradient_tolerance, gradients
 from attnkit_conformance.cases import Array, Case, plain
 from attnkit_conformance.compare import assert_equal, assert_like, assert_within
-from attnkit_conformance.tracking import requiring_grad
 
 if TYPE_CHECKING:
     from attnkit_conformance.subject import Answer, Subject
@@ -51,7 +48,7 @@ class GradientCase(Case):
     @cached_property
     def cotangents(self) -> tuple[Array, ...]:
         """What a loss gives back for the output, and for the log-sum-exp where it is asked for."""
-        rng = np.random.default_rng(zlib.crc32(f"cotangents of {self}".encode()))
+        rng = self.rng("cotangents")
         output = rng.standard_normal(self.output_shape).astype(np.dtype(self.dtype))
         lse = rng.standard_normal(self.output_shape[:3]).astype(np.float64 if self.dtype == "float64" else np.float32)
         return (output, lse) if self.lse else (output,)
@@ -82,11 +79,11 @@ class GradientCase(Case):
 
     def askable(self, subject: Subject) -> bool:
         """Tell whether the backend's arrays can require gradients, so that it can refuse them."""
-        return needs_grad(requiring_grad(subject.array(self.arrays[0])))
+        return subject.harness.needs_grad(subject.harness.requiring_grad(self.arrays[0]))
 
     def call(self, subject: Subject) -> Answer:
         """Ask a backend with arrays that require gradients."""
-        arrays = [requiring_grad(subject.array(array)) for array in self.arrays]
+        arrays = map(subject.harness.requiring_grad, self.arrays)
         return subject.ask(arrays, subject.options(self.options), lse=self.lse)
 
     def weighing(self, output: Array) -> Self:

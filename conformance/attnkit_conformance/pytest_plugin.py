@@ -12,38 +12,29 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from attnkit_conformance.items import Item
     from attnkit_conformance.subject import Subject
 
 _OPTION = "--attnkit-backend"
+_LEVEL = "--attnkit-level"
+_SEED = "--attnkit-seed"
 _MARK = "attnkit"
 _KINDS = ("answered", "refused", "outside", "unchecked")
 _SUBJECTS = pytest.StashKey[dict[str, "Subject"]]()
 
-CHECKS = (
-    "cache_equivalence",
-    "cache_safety",
-    "causality",
-    "edges",
-    "gradient_calls",
-    "gradient_probes",
-    "gradients",
-    "merging",
-    "numerics_checks",
-    "probes",
-    "refusals",
-)
-pytest.register_assert_rewrite(*(f"attnkit_conformance.{name}" for name in CHECKS))
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--attnkit-backend``."""
-    parser.getgroup("attnkit", "attnkit conformance").addoption(
+    """Add the options."""
+    group = parser.getgroup("attnkit", "attnkit conformance")
+    group.addoption(
         _OPTION,
         action="append",
         default=[],
-        metavar="NAME",
-        help="backend to run the conformance suite on, NAME or NAME:PATH; may be given several times",
+        metavar="TARGET",
+        help="backend to run the conformance suite on: NAME, NAME:PATH or module:factory; may be given several times",
     )
+    group.addoption(_LEVEL, type=int, choices=range(4), default=2, help="0 harness, 1 core, 2 declared, 3 quality")
+    group.addoption(_SEED, type=int, default=0, help="seed of the random numbers")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,11 +53,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     subjects = config.stash.get(_SUBJECTS, {})
     if not subjects:
         return []
-    import attnkit as ak
-
-    sources = {info.name: info.source for info in ak.backends()}
     described = (
-        f"{name} of {sources[subject.backend.name]}, contract {subject.backend.contract_version}"
+        f"{name} of {subject.description.source}, contract {subject.description.contract_version}"
         for name, subject in subjects.items()
     )
     return [f"attnkit conformance: {'; '.join(described)}"]
@@ -74,13 +62,26 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each check on each backend that was asked for."""
-    if metafunc.definition.get_closest_marker(_MARK) and "backend" in metafunc.fixturenames:
-        subjects = metafunc.config.stash[_SUBJECTS]
-        metafunc.parametrize("backend", list(subjects) or [""], indirect=True, scope="session")
+    if not getattr(metafunc.cls, "is_attnkit_check", False):
+        return
+    from attnkit_conformance.items import items
+
+    test = f"{metafunc.cls.__name__}::{metafunc.function.__name__}"
+    found = [item for item in items(seed=metafunc.config.option.attnkit_seed) if item.test == test]
+    params = [pytest.param(item.case, id=str(item.case), marks=_mark(item)) for item in found]
+    metafunc.parametrize("backend", list(metafunc.config.stash[_SUBJECTS]) or [""], indirect=True, scope="session")
+    metafunc.parametrize("case", params)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Refuse to run the suite without a backend: a run that checks nothing must not look like one that passed."""
+    """Leave out what is above the level; refuse to run the suite without a backend.
+
+    A run that checks nothing must not look like one that passed.
+    """
+    above = {item: None for item in items if _level_of(item) > config.option.attnkit_level}
+    if above:
+        config.hook.pytest_deselected(items=list(above))
+        items[:] = [item for item in items if item not in above]
     checks = {item: None for item in items if item.get_closest_marker(_MARK)}
     if config.stash[_SUBJECTS] or not checks:
         return
@@ -152,25 +153,28 @@ def _kinds(outcomes: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
     return kinds
 
 
-def _subject(name: str) -> Subject:
-    import attnkit as ak
+def _mark(item: Item) -> pytest.MarkDecorator:
+    """Give the mark of an item; ``-m attnkit`` finds it, and its arguments say what it is about."""
+    decorator: pytest.MarkDecorator = getattr(pytest.mark, _MARK)(item.requirement.id, level=item.requirement.level)
+    return decorator
+
+
+def _level_of(item: pytest.Item) -> int:
+    mark = item.get_closest_marker(_MARK)
+    return 0 if mark is None else int(mark.kwargs["level"])
+
+
+def _subject(target: str) -> Subject:
+    from attnkit_conformance.harness.targets import TargetError, open_target
     from attnkit_conformance.subject import Subject
 
-    plain, _, path = name.partition(":")
     try:
-        backend = ak.get_backend(plain)
-    except ak.AttnkitError as error:
-        raise pytest.UsageError(f"{_OPTION} {name}: {error}; {_available()}") from error
-    if path and path not in backend.paths:
-        raise pytest.UsageError(f"{_OPTION} {name}: no such path; paths of {plain}: {', '.join(backend.paths)}")
-    return Subject(name, backend)
+        return Subject(open_target(target))
+    except TargetError as error:
+        raise pytest.UsageError(f"{_OPTION} {error}") from error
 
 
 def _no_backend() -> pytest.UsageError:
-    return pytest.UsageError(f"the attnkit conformance suite needs {_OPTION} NAME; {_available()}")
+    from attnkit_conformance.harness.targets import available
 
-
-def _available() -> str:
-    import attnkit as ak
-
-    return f"available: {', '.join(info.name for info in ak.backends() if info.available) or 'none'}"
+    return pytest.UsageError(f"the attnkit conformance suite needs {_OPTION} NAME; {available()}")

@@ -1,21 +1,21 @@
-"""Subject: the backend under test, and the only way in which the suite talks to it: ``attnkit``'s public functions."""
+"""Subject: the backend under test as the checks see it, and the judge of what it gives."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
-from operator import and_
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 import attnkit as ak
 from attnkit.numerics import Numerics, numerics_for
+from attnkit_conformance.caches import CacheUnderTest
 from attnkit_conformance.cases import Case, plain
 from attnkit_conformance.compare import assert_equal, assert_like, assert_within
+from attnkit_conformance.harness.local import Harness, Thing
+from attnkit_conformance.measuring import Comparison, note
 
-Array = Any
 NumpyArray = np.ndarray[Any, Any]
 AnyCase = TypeVar("AnyCase", bound=Case)
 
@@ -28,14 +28,12 @@ class Answer(NamedTuple):
 
 
 class Subject:
-    """A backend under test.
+    """A backend under test, as the checks see it.
 
     Parameters
     ----------
-    name
-        The name it was asked for: ``"numpy"``, or ``"numpy:tiled"`` for one path of it.
-    backend
-        The backend.
+    harness
+        Where the backend lives, and the only way to it.
 
     Attributes
     ----------
@@ -45,32 +43,40 @@ class Subject:
         What came of the cases that it was judged by, see ``judge``, and how often.
     """
 
-    def __init__(self, name: str, backend: ak.Backend) -> None:
-        self.name = name
-        self.backend = backend
-        self.path = name.partition(":")[2] or None
-        self.capabilities = backend.capabilities()
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.description = harness.describe()
         self.outcomes: Counter[str] = Counter()
 
     def __repr__(self) -> str:
         return f"Subject({self.name!r})"
 
     @property
-    def choice(self) -> str | ak.Backend:
-        """What ``backend=`` gets."""
-        return self.name
+    def name(self) -> str:
+        """The name it was asked for: ``"numpy"``, or ``"numpy:tiled"`` for one path of it."""
+        return self.description.name
+
+    @property
+    def path(self) -> str | None:
+        """The path that was asked for, or ``None`` for the backend as a whole."""
+        return self.description.path
+
+    @property
+    def capabilities(self) -> ak.Capabilities:
+        """What it declares."""
+        return self.description.capabilities
 
     def numerics(self, dtype: str) -> Numerics:
         """Give the declared numerics of outputs of an element type."""
         return numerics_for(self.capabilities.numerics[dtype], dtype)
 
-    def array(self, array: NumpyArray) -> Array:
+    def array(self, array: NumpyArray) -> Thing:
         """Copy a NumPy array into one of the backend's."""
-        return self.backend.from_numpy(array)
+        return self.harness.array(array)
 
-    def numpy(self, array: Array) -> NumpyArray:
+    def numpy(self, array: Thing) -> NumpyArray:
         """Copy an array of the backend into a NumPy one."""
-        return self.backend.to_numpy(array)
+        return self.harness.numpy(array)
 
     def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Move the arrays among keyword arguments into the backend; lengths and offsets stay on the host."""
@@ -78,42 +84,32 @@ class Subject:
         for name in {"bias", "alibi", "sinks"} & set(moved):
             moved[name] = self.array(moved[name])
         if moved.get("mask") is not None:
-            moved["mask"] = reduce(and_, map(self._term, moved["mask"].terms))
+            moved["mask"] = self.harness.mask(moved["mask"].terms)
         return moved
 
     def attention(self, arrays: Iterable[NumpyArray], options: Mapping[str, Any], *, lse: bool) -> Answer:
         """Call ``attnkit.attention``, or ``attention_with_lse``, with NumPy arrays."""
         return self.ask(map(self.array, arrays), self.options(options), lse=lse)
 
-    def ask(self, arrays: Iterable[Array], options: Mapping[str, Any], *, lse: bool = False) -> Answer:
+    def ask(self, arrays: Iterable[Thing], options: Mapping[str, Any], *, lse: bool = False) -> Answer:
         """Do the same with arrays and options that lie in the backend already."""
-        if not lse:
-            return Answer(self.numpy(ak.attention(*arrays, **options, backend=self.choice)), None)
-        result = ak.attention_with_lse(*arrays, **options, backend=self.choice)
-        return Answer(self.numpy(result.output), self.numpy(result.lse))
+        output, *rest = map(self.numpy, self.harness.attention(list(arrays), options, lse))
+        return Answer(output, rest[0] if rest else None)
 
     def differentiate(
-        self, arguments: Mapping[str, Array], names: Sequence[str], cotangents: Sequence[Array]
+        self, arguments: Mapping[str, Thing], names: Sequence[str], cotangents: Sequence[Thing]
     ) -> tuple[Answer, dict[str, NumpyArray]]:
         """Ask with arguments that lie in the backend already, and for the gradients of those that are named.
 
         One cotangent is that of the output, a second one that of the log-sum-exp, which is then asked for too.
         """
-
-        def call(*chosen: Array) -> tuple[Array, ...]:
-            given = {**arguments, **dict(zip(names, chosen, strict=True))}
-            arrays = [given.pop(name) for name in ("query", "key", "value")]
-            if len(cotangents) == 1:
-                return (ak.attention(*arrays, **given, backend=self.choice),)
-            return tuple(ak.attention_with_lse(*arrays, **given, backend=self.choice))
-
-        results, gradients = self.backend.vjp(call, [arguments[name] for name in names], cotangents)
+        results, gradients = self.harness.vjp(arguments, names, cotangents)
         output, *lse = map(self.numpy, results)
         return Answer(output, lse[0] if lse else None), dict(zip(names, map(self.numpy, gradients), strict=True))
 
-    def make_cache(self, config: ak.KVCacheConfig) -> ak.KVCache:
+    def make_cache(self, config: Mapping[str, Any]) -> CacheUnderTest:
         """Call ``attnkit.make_cache``."""
-        return ak.make_cache(config, backend=self.choice)
+        return CacheUnderTest(self.harness, self.harness.make_cache(config))
 
     def assert_true(self, case: Case, answer: Answer, *, what: str = "") -> None:
         """Check an answer against the oracle: shapes, element types, and every number within its bound."""
@@ -179,16 +175,11 @@ class Subject:
                 raise AssertionError(
                     f"the refusal must carry the codes {sorted(codes)}, got {sorted(codes_of(error))}: {error}"
                 ) from error
+            note(Comparison(f"refusal for {', '.join(sorted(codes))}", 1, exact=True, ratio=0.0))
         else:
             raise AssertionError(
                 f"{', '.join(sorted(codes))}: not declared, yet the call gave a result; declare it, or refuse the call"
             )
-
-    def _term(self, term: tuple[Any, ...]) -> ak.Mask:
-        kind, *arguments = term
-        moved = [self.array(item) if isinstance(item, np.ndarray) else item for item in arguments]
-        built: ak.Mask = getattr(ak.Mask, kind)(*moved)
-        return built
 
 
 def lse_dtype(dtype: str) -> str:
@@ -199,14 +190,6 @@ def lse_dtype(dtype: str) -> str:
 def codes_of(error: ak.UnsupportedError) -> set[str]:
     """Give the codes of all reasons."""
     return {reason.code for reasons in error.reasons.values() for reason in reasons}
-
-
-def overwrite(array: Array) -> None:
-    """Write over an array; where its library does not allow that, nobody could notice an alias."""
-    try:
-        array[...] = 7
-    except (TypeError, ValueError):
-        return
 
 
 def _limit_of(error: ak.UnsupportedError) -> str:

@@ -1,16 +1,16 @@
 """The whole suite. A third party's test file is one line: ``from attnkit_conformance.suite import *``."""
 
-from attnkit_conformance.cache_equivalence import TestCacheEquivalence
-from attnkit_conformance.cache_safety import TestFailedCalls, TestForgetting, TestOwnership, TestReorder
-from attnkit_conformance.causality import TestCausality, TestHiddenKeys, TestPadding
-from attnkit_conformance.edges import TestArguments, TestDeterminism, TestEmpty
-from attnkit_conformance.gradient_calls import TestGradientCalls
-from attnkit_conformance.gradient_probes import TestGradientIsolation, TestGradientProbes
-from attnkit_conformance.gradients import TestGradients
-from attnkit_conformance.merging import TestMerge
-from attnkit_conformance.numerics_checks import TestNumerics, TestOptions
-from attnkit_conformance.probes import TestAttendance, TestGroupedHeads, TestOneHot, TestShift
-from attnkit_conformance.refusals import TestApplied, TestRefused
+from attnkit_conformance.checks.cache_equivalence import TestCacheEquivalence
+from attnkit_conformance.checks.cache_safety import TestFailedCalls, TestForgetting, TestOwnership, TestReorder
+from attnkit_conformance.checks.causality import TestCausality, TestHiddenKeys, TestPadding
+from attnkit_conformance.checks.edges import TestArguments, TestDeterminism, TestEmpty
+from attnkit_conformance.checks.gradient_calls import TestGradientCalls
+from attnkit_conformance.checks.gradient_probes import TestGradientIsolation, TestGradientProbes
+from attnkit_conformance.checks.gradients import TestGradients
+from attnkit_conformance.checks.merging import TestMerge
+from attnkit_conformance.checks.numerics import TestNumerics, TestOptions
+from attnkit_conformance.checks.probes import TestAttendance, TestGroupedHeads, TestOneHot, TestShift
+from attnkit_conformance.checks.refusals import TestApplied, TestRefused
 
 __all__ = [
     "TestApplied",

@@ -66,6 +66,10 @@ def test_runs_are_as_long_as_pages_allow() -> None:
     assert list(runs(np.array([[6], [-1]]), 4)) == [(0, 0, 1, 1, 2)]
 
 
+def test_pages_without_a_slot_have_no_runs() -> None:
+    assert list(runs(np.full((2, 3), -1), 0)) == []
+
+
 @pytest.fixture
 def pages(kit):
     """Five pages of three slots in a backend that inherits everything."""

@@ -7,17 +7,16 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from plain_backend import EVERYTHING
-from running import CLASSES, checks
 
 import attnkit as ak
 from attnkit.numerics import numerics_for
-from attnkit_conformance import gradients
 from attnkit_conformance.cases import Case, plain
-from attnkit_conformance.edges import EMPTY_ROWS
+from attnkit_conformance.checks import gradients
+from attnkit_conformance.checks.edges import EMPTY_ROWS
+from attnkit_conformance.checks.numerics import DISTRIBUTIONS, OPTIONS
 from attnkit_conformance.gradient_cases import GradientCase
-from attnkit_conformance.numerics_checks import DISTRIBUTIONS, OPTIONS
-from attnkit_conformance.pytest_plugin import CHECKS
+from attnkit_conformance.selftest.plain import EVERYTHING
+from attnkit_conformance.selftest.running import CLASSES, checks
 from attnkit_conformance.structures import STRUCTURES
 
 # Checked by what they promise, and not by a refusal.
@@ -38,10 +37,6 @@ def test_every_capability_is_asked_about_and_can_be_lacking() -> None:
     lacking = ak.Capabilities(dtypes=halves, head_dims=ak.Sizes(16, 64, 16), max_key_length=64)
     asked = {code for case in all_cases() for code in case.on(lacking).undeclared(lacking)}
     assert asked == {field.name for field in fields(ak.Capabilities)} - PROMISES
-
-
-def test_asserts_of_every_check_are_rewritten() -> None:
-    assert {kind.__module__ for kind in CLASSES.values()} == {f"attnkit_conformance.{name}" for name in CHECKS}
 
 
 def test_most_cases_ask_for_one_thing_at_a_time() -> None:

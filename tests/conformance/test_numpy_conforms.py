@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from running import CLASSES, failures
 
 import attnkit as ak
+from attnkit_conformance.harness.local import Harness
+from attnkit_conformance.selftest.running import CLASSES, failures
 from attnkit_conformance.subject import Subject
 
 NUMPY = ak.get_backend("numpy")
@@ -15,7 +16,7 @@ CHOICES = ("numpy", *(f"numpy:{path}" for path in NUMPY.paths))
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("name", CLASSES)
 def test_it_conforms(choice: str, name: str, record_property: pytest.RecordProperty) -> None:
-    subject = Subject(choice, NUMPY)
+    subject = Subject(Harness(choice, NUMPY))
     found = [f"{check}: {error}" for check, error in failures(subject, name)]
     for outcome, count in subject.outcomes.items():
         record_property(outcome, count)
@@ -30,7 +31,7 @@ def test_it_conforms(choice: str, name: str, record_property: pytest.RecordPrope
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_no_path_keeps_out_of_everything(choice: str) -> None:
-    subject = Subject(choice, NUMPY)
+    subject = Subject(Harness(choice, NUMPY))
     for name in ("TestGroupedHeads", "TestApplied"):
         assert list(failures(subject, name)) == []
     assert subject.outcomes["answered"] > 0

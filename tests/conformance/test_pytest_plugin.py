@@ -17,7 +17,7 @@ import numpy as np
 import attnkit as ak
 
 sys.path.append(%r)
-from plain_backend import Plain
+from attnkit_conformance.selftest.plain import Plain
 
 class Mean(ak.Backend):
     name = "mean"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from differentiable_backend import Differentiable
-from faults import Mutant
-from mutants import MUTANTS
-from plain_backend import EVERYTHING, Flash, Plain, Unregistered
-from running import CLASSES, failures
 
 import attnkit as ak
+from attnkit_conformance.selftest.differentiable import Differentiable
+from attnkit_conformance.selftest.faults import Mutant
+from attnkit_conformance.selftest.mutants import MUTANTS
+from attnkit_conformance.selftest.plain import EVERYTHING, Flash, Plain, unregistered
+from attnkit_conformance.selftest.running import CLASSES, failures
 
 # Correct backends that declare little: what they do not take is asked for, and must not count against them.
 MODEST = {
@@ -49,19 +49,19 @@ def test_names_of_faults_are_unique() -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_correct_backend_passes(name: str) -> None:
-    subject = Unregistered(Differentiable())
+    subject = unregistered(Differentiable())
     assert list(failures(subject, name)) == []
     assert set(subject.outcomes) == {"answered"}
 
 
 @pytest.mark.parametrize("name", ["TestGroupedHeads", "TestNumerics", "TestOptions", "TestMerge", "TestShift"])
 def test_a_correct_backend_of_other_numerics_passes(name: str) -> None:
-    assert list(failures(Unregistered(Flash()), name)) == []
+    assert list(failures(unregistered(Flash()), name)) == []
 
 
 @pytest.mark.parametrize("declared", MODEST.values(), ids=list(MODEST))
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_modest_backend_passes(name: str, declared: ak.Capabilities) -> None:
-    subject = Unregistered(type("Modest", (Plain,), {"declared": declared, "tile": 256})())
+    subject = unregistered(type("Modest", (Plain,), {"declared": declared, "tile": 256})())
     assert list(failures(subject, name)) == []
     assert subject.outcomes["answered"] or name in ASK_FOR_MORE

@@ -8,38 +8,38 @@ from typing import Any, Final
 import array_api_compat
 import numpy as np
 
-from attnkit_conformance.subject import Subject
-
+Array = Any
 NumpyArray = np.ndarray[Any, Any]
-View = Callable[[Subject, NumpyArray], Any]
+Maker = Callable[[NumpyArray], Array]
+View = Callable[[Maker, NumpyArray], Array]
 
 
-def _transposed(backend: Subject, array: NumpyArray) -> Any:
+def _transposed(make: Maker, array: NumpyArray) -> Array:
     """Tokens before heads, as projections give them."""
-    return backend.array(np.ascontiguousarray(array.swapaxes(1, 2))).swapaxes(1, 2)
+    return make(np.ascontiguousarray(array.swapaxes(1, 2))).swapaxes(1, 2)
 
 
-def _column_major(backend: Subject, array: NumpyArray) -> Any:
+def _column_major(make: Maker, array: NumpyArray) -> Array:
     """Features before tokens."""
-    return backend.array(np.ascontiguousarray(array.swapaxes(2, 3))).swapaxes(2, 3)
+    return make(np.ascontiguousarray(array.swapaxes(2, 3))).swapaxes(2, 3)
 
 
-def _sliced(backend: Subject, array: NumpyArray) -> Any:
+def _sliced(make: Maker, array: NumpyArray) -> Array:
     """Every other token, and the middle of the features, of a larger array."""
     wide = np.full((*array.shape[:2], 2 * array.shape[2], array.shape[3] + 3), 7, array.dtype)
     wide[:, :, ::2, 1:-2] = array
-    return backend.array(wide)[:, :, ::2, 1:-2]
+    return make(wide)[:, :, ::2, 1:-2]
 
 
-def _reversed(backend: Subject, array: NumpyArray) -> Any:
+def _reversed(make: Maker, array: NumpyArray) -> Array:
     """Tokens from the last to the first: a negative stride, where the library has such."""
-    flipped = backend.array(np.ascontiguousarray(array[:, :, ::-1]))
+    flipped = make(np.ascontiguousarray(array[:, :, ::-1]))
     return array_api_compat.array_namespace(flipped).flip(flipped, axis=2)
 
 
-def _read_only(backend: Subject, array: NumpyArray) -> Any:
+def _read_only(make: Maker, array: NumpyArray) -> Array:
     """Nothing may be written, where the library can say so."""
-    copy = backend.array(array)
+    copy = make(array)
     if isinstance(copy, np.ndarray):
         copy.flags.writeable = False
     return copy

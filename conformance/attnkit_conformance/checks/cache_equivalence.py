@@ -115,7 +115,7 @@ class TestCacheEquivalence(Checks):
 def _cuts(case: CacheCase) -> list[int]:
     if case.chunk:
         return [*range(0, case.keys, case.chunk), case.keys]
-    inner = np.random.default_rng(case.keys).choice(np.arange(1, case.keys), 6, replace=False)
+    inner = case.rng("cuts").choice(np.arange(1, case.keys), 6, replace=False)
     return [0, *sorted(inner.tolist()), case.keys]
 
 

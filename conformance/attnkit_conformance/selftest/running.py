@@ -17,10 +17,8 @@ def checks(name: str) -> Iterator[tuple[str, Any]]:
     kind, _, wanted = name.partition("::")
     for test, method in vars(CLASSES[kind]).items():
         if test.startswith("test_") and wanted in ("", test):
-            (mark,) = method.pytestmark
-            argument, cases = mark.args
-            for case in cases:
-                yield f"{kind}::{test}[{case}]", partial(method, CLASSES[kind](), **{argument: case})
+            for case in method.cases:
+                yield f"{kind}::{test}[{case}]", partial(method, CLASSES[kind](), case=case)
 
 
 def failures(subject: Subject, name: str) -> Iterator[tuple[str, Exception]]:

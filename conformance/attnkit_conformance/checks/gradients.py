@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from attnkit_conformance.cases import OTHER_DTYPES, Case, each_dtype
 from attnkit_conformance.checking import Checks, over
+from attnkit_conformance.checks.edges import EMPTY_AXES, EMPTY_ROWS, SINKS, SUNK_ROWS
+from attnkit_conformance.checks.numerics import EVERYTHING, OPTIONS
 from attnkit_conformance.draws import DRAWS
-from attnkit_conformance.edges import EMPTY_AXES, EMPTY_ROWS, SINKS, SUNK_ROWS
 from attnkit_conformance.gradient_cases import GradientCase, graded, with_lse
-from attnkit_conformance.numerics_checks import EVERYTHING, OPTIONS
 from attnkit_conformance.structures import CAUSALLY, GROUPED, LONG, SOFTCAPPED, STRUCTURES, window
 from attnkit_conformance.subject import Subject
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from plain_backend import EVERYTHING, Array, Plain
 
 import attnkit as ak
-from attnkit_conformance.tracking import Tracked, requiring_grad
+from attnkit_conformance.harness.tracking import Tracked, requiring_grad
+from attnkit_conformance.selftest.plain import EVERYTHING, Array, Plain
 
 
 class Recorded(NamedTuple):

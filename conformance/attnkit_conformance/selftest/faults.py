@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from plain_backend import Array, Plain, Unregistered
-
+from attnkit_conformance.selftest.plain import Array, Plain, unregistered
 from attnkit_conformance.subject import Subject
 
 
@@ -32,7 +31,7 @@ class Mutant:
 
 def fault(name: str, killer: str, parent: type[Plain] = Plain, **members: Any) -> Mutant:
     kind = type(name.title(), (parent,), {"name": name.replace("_", "-"), **members})
-    return Mutant(name, killer, lambda: Unregistered(kind()))
+    return Mutant(name, killer, lambda: unregistered(kind()))
 
 
 def first(array: Array, axis: int) -> Array:

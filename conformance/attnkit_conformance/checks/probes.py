@@ -113,7 +113,7 @@ def _identities(case: Case) -> Iterator[tuple[int, Array]]:
 def _codes(case: Case) -> Array:
     """Give every key of every head a code of ±1 of its own, ``[B, K, S, D]``: its number in binary, then noise."""
     shape = (case.batch, case.kv_heads, case.keys, case.head_dim)
-    codes = np.random.default_rng(shape).choice([-1.0, 1.0], shape)
+    codes = case.rng("codes").choice([-1.0, 1.0], shape)
     bits = np.arange(min(case.head_dim, max(1, (case.keys - 1).bit_length())))
     codes[..., bits] = np.where(np.arange(case.keys)[:, None] >> bits & 1, 1.0, -1.0)
     return codes
@@ -122,12 +122,12 @@ def _codes(case: Case) -> Array:
 def _digits(case: Case) -> Array:
     """Give values ``[B, K, S, E]`` of small whole numbers that tell keys, heads and sequences apart."""
     shape = (case.batch, case.kv_heads, case.keys, case.width)
-    return np.random.default_rng(shape).integers(0, 16, shape).astype(np.float64)
+    return case.rng("digits").integers(0, 16, shape).astype(np.float64)
 
 
 def _targets(case: Case) -> Array:
     """Choose a visible key for every row, ``[B, H, T]``: the first, the last or any, in turn; 0 where there is none."""
-    rng = np.random.default_rng(case.keys)
+    rng = case.rng("targets")
     targets = np.zeros(case.shown.shape[:3], np.int64)
     for number, place in enumerate(np.ndindex(targets.shape)):
         keys = np.flatnonzero(case.shown[place])

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnkit_conformance.cases import OTHER_DTYPES, Array, Case, each_dtype, plain
-from attnkit_conformance.causality import FUTURE, HIDING, largest, padded, replaced
 from attnkit_conformance.checking import Checks, over
+from attnkit_conformance.checks.causality import FUTURE, HIDING, largest, padded, replaced
 from attnkit_conformance.compare import assert_equal, assert_within
 from attnkit_conformance.gradient_cases import GradientCase, graded, with_lse
 from attnkit_conformance.structures import CAUSALLY, GROUPED, LENGTHS, SOFTCAPPED, STRUCTURES

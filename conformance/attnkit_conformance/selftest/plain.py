@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import attnkit as ak
+from attnkit_conformance.harness.local import Harness
 from attnkit_conformance.subject import Subject
 
 Array = np.ndarray[Any, Any]
@@ -202,12 +203,6 @@ class Flash(Plain):
         return super().weigh(rounded, values)
 
 
-class Unregistered(Subject):
-    """A backend under test that no registry knows."""
-
-    def __init__(self, backend: ak.Backend) -> None:
-        super().__init__(backend.name, backend)
-
-    @property
-    def choice(self) -> ak.Backend:
-        return self.backend
+def unregistered(backend: ak.Backend) -> Subject:
+    """Put a backend that no registry knows under test."""
+    return Subject(Harness(backend.name, backend, backend))

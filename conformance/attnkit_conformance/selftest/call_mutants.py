@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from faults import fault
-from plain_backend import EVERYTHING, Array, Plain
 
 import attnkit as ak
+from attnkit_conformance.selftest.faults import fault
+from attnkit_conformance.selftest.plain import EVERYTHING, Array, Plain
 
 
 class Buffered(Plain):

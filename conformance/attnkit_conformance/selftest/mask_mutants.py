@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from faults import fault, first
-from plain_backend import Array, Plain
 
 import attnkit as ak
+from attnkit_conformance.selftest.faults import fault, first
+from attnkit_conformance.selftest.plain import Array, Plain
 
 
 def from_row_zero(self: Plain, operands: ak.Operands) -> tuple[Array, Array]:

@@ -6,15 +6,14 @@ size, ``E`` value head size.
 
 from __future__ import annotations
 
-import array_api_compat
 import numpy as np
 
 from attnkit_conformance.checking import Checks, over
+from attnkit_conformance.checks.edges import CALLS
 from attnkit_conformance.compare import assert_equal
-from attnkit_conformance.edges import CALLS
 from attnkit_conformance.gradient_cases import GradientCase, graded, with_lse
+from attnkit_conformance.harness.views import VIEWS
 from attnkit_conformance.subject import Subject
-from attnkit_conformance.views import VIEWS
 
 ASKED = graded(CALLS)
 FEW = ASKED[:7]
@@ -29,7 +28,7 @@ class TestGradientCalls(Checks):
         plainly = backend.attention(case.arrays, case.options, lse=case.lse)
         results, _ = case.differentiate(backend)
         backend.assert_true(case, results)
-        if backend.path is not None or len(backend.backend.paths) == 1:
+        if backend.path is not None or len(backend.description.paths) == 1:
             backend.assert_same(case, results, plainly, what="of inputs that require gradients")
 
     @over(FEW)
@@ -52,17 +51,18 @@ class TestGradientCalls(Checks):
     def test_views(self, backend: Subject, case: GradientCase) -> None:
         """Gradients of transposed, sliced, reversed and read-only views, of cotangents that lie in the same way."""
         arguments, _ = case.moved(backend)
-        for name, view in VIEWS.items():
-            arguments |= {argument: view(backend, case.arguments[argument]) for argument in ("query", "key", "value")}
-            _, found = backend.differentiate(arguments, case.names, [view(backend, case.cotangents[0])])
-            case.assert_true(backend, found, what=f"{name} views: ")
+        view = backend.harness.view
+        for how in VIEWS:
+            arguments |= {name: view(case.arguments[name], how) for name in ("query", "key", "value")}
+            _, found = backend.differentiate(arguments, case.names, [view(case.cotangents[0], how)])
+            case.assert_true(backend, found, what=f"{how} views: ")
 
     @over(FEW[:5])
     def test_cotangents_that_are_one(self, backend: Subject, case: GradientCase) -> None:
         """The cotangent of a sum is one number for all elements, without a copy (stride 0)."""
         same = case.weighing(np.full(case.output_shape, 0.5))
-        one = backend.array(np.full((1, 1, 1, 1), 0.5, same.cotangents[0].dtype))
-        wide = array_api_compat.array_namespace(one).broadcast_to(one, case.output_shape)
+        one = np.full((1, 1, 1, 1), 0.5, same.cotangents[0].dtype)
+        wide = backend.harness.broadcast(one, case.output_shape)
         same.assert_true(backend, backend.differentiate(same.moved(backend)[0], case.names, [wide])[1])
 
     @over(ASKED)

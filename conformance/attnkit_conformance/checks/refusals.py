@@ -16,9 +16,9 @@ import numpy as np
 import attnkit as ak
 from attnkit_conformance.cases import DTYPES, Case, plain
 from attnkit_conformance.checking import Checks, over
+from attnkit_conformance.measuring import Comparison, note
 from attnkit_conformance.structures import causal, chunked, ids, keep, prefix, window
 from attnkit_conformance.subject import Subject
-from attnkit_conformance.tracking import requiring_grad
 
 Array = Any
 
@@ -83,6 +83,7 @@ class TestApplied(Checks):
         without = replace(case, options={}).holding(case.arrays)
         bound = case.tolerance(backend.numerics(case.dtype)).output
         difference = np.abs(plain(case.call(backend).output) - without.truth.output)
+        note(Comparison(f"effect of {', '.join(case.options)}", difference.size, exact=True, ratio=0.0))
         if not (difference > bound).any():
             raise AssertionError(f"the output with {', '.join(case.options)} is the output without")
 
@@ -93,14 +94,15 @@ class TestRefused(Checks):
     @over([PLAIN])
     def test_foreign_arrays(self, backend: Subject, case: Case) -> None:
         """A18: arrays of a library that is not declared are refused with the code ``libraries``."""
-        backend.assert_refused({"libraries"}, _call(backend, *map(Foreign, case.arrays)))
+        backend.assert_refused({"libraries"}, _call(backend, *map(backend.harness.foreign, case.arrays)))
 
     @over([PLAIN])
     def test_gradients(self, backend: Subject, case: Case) -> None:
         """A16: inputs that require gradients are refused with the code ``grad``, never silently detached."""
-        arrays = [requiring_grad(backend.array(array)) for array in case.arrays]
-        if not all(getattr(array, "requires_grad", False) for array in arrays):
-            return  # its library has no gradients, so there is nothing to detach
+        arrays = [backend.harness.requiring_grad(array) for array in case.arrays]
+        if not all(map(backend.harness.needs_grad, arrays)):
+            note(Comparison("its library has no gradients to detach", 1, exact=True, ratio=0.0))
+            return
         if backend.capabilities.grad:
             _call(backend, *arrays)()
         else:
@@ -122,28 +124,14 @@ class TestRefused(Checks):
         _assert_raises(ak.ShapeError, _call(backend, *fewer))
 
 
-class Foreign:
-    """An array of a library that nobody has heard of."""
-
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self._array = array
-        self.shape = array.shape
-        self.dtype = array.dtype
-
-    def __getitem__(self, index: Any) -> Foreign:
-        return Foreign(self._array[index])
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0
-
-
 def _call(backend: Subject, *arrays: Array) -> Callable[[], object]:
-    return partial(ak.attention, *arrays, backend=backend.choice)
+    return partial(backend.harness.attention, arrays, {})
 
 
 def _assert_raises(kind: type[Exception], call: Callable[[], object]) -> None:
     try:
         call()
     except kind:
+        note(Comparison(f"raises {kind.__name__}", 1, exact=True, ratio=0.0))
         return
     raise AssertionError(f"the call must raise {kind.__name__}, it gave a result")

@@ -9,16 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import array_api_compat
 import numpy as np
 
 import attnkit as ak
 from attnkit_conformance.cases import OTHER_DTYPES, Case, each_dtype, plain
 from attnkit_conformance.checking import Checks, over
 from attnkit_conformance.compare import assert_equal, assert_like
+from attnkit_conformance.harness.views import VIEWS
 from attnkit_conformance.structures import CAUSALLY, causal, chunked, ids, keep, window
-from attnkit_conformance.subject import Answer, Subject, lse_dtype, overwrite
-from attnkit_conformance.views import VIEWS
+from attnkit_conformance.subject import Answer, Subject, lse_dtype
 
 SINKS = {"sinks": np.array([0.7, -np.inf], np.float32)}
 ODD_ROWS = np.arange(6)[:, None] % 2 == np.ones(9)
@@ -107,31 +106,30 @@ class TestArguments(Checks):
         """A result aliases no argument, does not change at the next call, and may be written over."""
         arrays, options = [backend.array(array) for array in case.arrays], backend.options(case.options)
         other = case.holding(plain(array)[::-1] for array in case.arrays)
-        result = ak.attention(*arrays, **options, backend=backend.choice)
+        (result,) = backend.harness.attention(arrays, options)
         kept = backend.numpy(result).copy()
         for array in arrays:
-            overwrite(array)
+            backend.harness.write(array, 7)
         assert_equal(backend.numpy(result), kept, what="output after its arguments were written over")
         backend.assert_true(other, other.call(backend))
         assert_equal(backend.numpy(result), kept, what="output after another call")
-        overwrite(result)
+        backend.harness.write(result, 7)
         for again in (other, case):
             backend.assert_true(again, again.call(backend), what="after an output was written over: ")
 
     @over(CALLS[:7])
     def test_views(self, backend: Subject, case: Case) -> None:
         """Transposed, sliced, reversed, read-only and broadcast views mean what they show."""
-        for name, view in VIEWS.items():
-            answer = backend.ask([view(backend, array) for array in case.arrays], backend.options(case.options))
-            backend.assert_true(case, answer, what=f"{name} views: ")
+        for how in VIEWS:
+            arrays = [backend.harness.view(array, how) for array in case.arrays]
+            backend.assert_true(case, backend.ask(arrays, backend.options(case.options)), what=f"{how} views: ")
 
     @over(CALLS[:3])
     def test_heads_that_are_one(self, backend: Subject, case: Case) -> None:
         """Keys and values of one head, repeated for all heads without a copy (stride 0)."""
         query, key, value = case.arrays
         same = case.holding((query, *(np.broadcast_to(array[:, :1], array.shape) for array in (key, value))))
-        ones = [backend.array(array[:, :1].copy()) for array in (key, value)]
-        wide = [array_api_compat.array_namespace(array).broadcast_to(array, key.shape) for array in ones]
+        wide = [backend.harness.broadcast(array[:, :1].copy(), array.shape) for array in (key, value)]
         backend.assert_true(same, backend.ask([backend.array(query), *wide], backend.options(case.options)))
 
     @over([replace(case, batch=1) for case in CALLS[:3]])

@@ -7,10 +7,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from faults import fault, first
-from plain_backend import EVERYTHING, Array, Flash, Plain
 
 import attnkit as ak
+from attnkit_conformance.selftest.faults import fault, first
+from attnkit_conformance.selftest.plain import EVERYTHING, Array, Flash, Plain
 
 
 def softcap_last(self: Plain, query: Array, key: Array, operands: ak.Operands, request: ak.AttentionRequest) -> Array:

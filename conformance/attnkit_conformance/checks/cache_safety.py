@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 import attnkit as ak
-from attnkit_conformance.cache_equivalence import DECODING, RAGGED, STACK
 from attnkit_conformance.cache_model import CacheCase, History, Tokens
 from attnkit_conformance.checking import Checks, over
-from attnkit_conformance.subject import Subject, overwrite
+from attnkit_conformance.checks.cache_equivalence import DECODING, RAGGED, STACK
+from attnkit_conformance.subject import Subject
 
 EVERY = [*STACK, *DECODING]
 MIXED = [
@@ -178,9 +178,10 @@ class TestOwnership(Checks):
         for _ in range(2):
             for layer in history.layers:
                 given = history.append(history.tokens(4), layer=layer)
-                counters = (history.cache[layer].stored, history.cache[layer].next_position, history.cache.stored)
-                for array in (*given, *history.cache[layer].read(), *counters):
-                    overwrite(array)
+                held = history.cache[layer]
+                counters = (held.counter("stored"), held.counter("next_position"), history.cache.counter("stored"))
+                for thing in (*given, *held.read(), *counters):
+                    backend.harness.write(thing, 7)
             history.check()
             history.attend()
 

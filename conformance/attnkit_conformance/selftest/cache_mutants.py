@@ -5,26 +5,30 @@ The suite makes caches with ``attnkit.make_cache``; here the subject makes a fau
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from faults import Mutant
-from plain_backend import Array, Plain, Unregistered
 
 import attnkit as ak
 from attnkit.cache import ContiguousCache
+from attnkit_conformance.harness.local import Harness
+from attnkit_conformance.selftest.faults import Mutant
+from attnkit_conformance.selftest.plain import Array, Plain
+from attnkit_conformance.subject import Subject
 
 
-class FaultyCaches(Unregistered):
+class FaultyCaches(Harness):
     """The correct backend under a faulty cache, or a faulty backend under the correct one."""
 
     def __init__(self, name: str, backend: type[Plain], cache: type[ContiguousCache]) -> None:
-        super().__init__(type(name, (backend,), {"name": name})())
+        faulty = type(name, (backend,), {"name": name})()
+        super().__init__(name, faulty, faulty)
         self._cache = cache
 
-    def make_cache(self, config: ak.KVCacheConfig) -> ak.KVCache:
+    def make_cache(self, config: Mapping[str, Any]) -> ak.KVCache:
         correct = super().make_cache(config)  # so that what must be refused is refused
-        return correct if self._cache is ContiguousCache else self._cache(config, self.backend)
+        return correct if self._cache is ContiguousCache else self._cache(ak.KVCacheConfig(**config), self.backend)
 
 
 def fault(
@@ -36,7 +40,7 @@ def fault(
     layer: type[ak.CacheLayer] | None = None,
 ) -> Mutant:
     kind = cache if layer is None else _with_layer(layer)
-    return Mutant(name, killer, lambda: FaultyCaches(name.replace("_", "-"), backend, kind))
+    return Mutant(name, killer, lambda: Subject(FaultyCaches(name.replace("_", "-"), backend, kind)))
 
 
 def _with_layer(layer: type[ak.CacheLayer]) -> type[ContiguousCache]:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from differentiable_backend import Differentiable, Recorded, Way
-from faults import Mutant, fault
-from plain_backend import Array
 
 import attnkit as ak
+from attnkit_conformance.selftest.differentiable import Differentiable, Recorded, Way
+from attnkit_conformance.selftest.faults import Mutant, fault
+from attnkit_conformance.selftest.plain import Array
 
 
 def wrong(name: str, killer: str, **members: Any) -> Mutant:

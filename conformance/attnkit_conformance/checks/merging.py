@@ -76,13 +76,13 @@ def _part(case: Case, start: int, stop: int, *, first: bool = True) -> Case:
 
 def _ask(backend: Subject, part: Case) -> Pair:
     """Give output and LSE as arrays of the backend."""
-    arrays = map(backend.array, part.arrays)
-    result = ak.attention_with_lse(*arrays, **backend.options(part.options), backend=backend.choice)
-    return result.output, result.lse
+    arrays = [backend.array(array) for array in part.arrays]
+    output, lse = backend.harness.attention(arrays, backend.options(part.options), lse=True)
+    return output, lse
 
 
 def _merge(backend: Subject, *parts: Pair) -> tuple[Array, Array]:
-    output, lse = ak.merge(*parts)
+    output, lse = backend.harness.merge(parts)
     return backend.numpy(output), backend.numpy(lse)
 
 

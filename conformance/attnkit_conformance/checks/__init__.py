@@ -1,0 +1,1 @@
+"""The checks, one module for each group of rules of the contract."""

@@ -1,0 +1,191 @@
+"""Harness: the backend under test, and everything that the suite ever asks of it.
+
+Every method takes and gives NumPy arrays, plain data, and *things*: arrays, masks and caches that live with the backend
+and that the suite only hands back. So the same methods can be called in another process (``harness.remote``), and what
+the suite knows of the right answers never comes near the backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
+from typing import Any, NamedTuple
+
+import array_api_compat
+import numpy as np
+
+import attnkit as ak
+from attnkit.arrays import needs_grad
+from attnkit_conformance.harness.foreign import Foreign
+from attnkit_conformance.harness.tracking import requiring_grad
+from attnkit_conformance.harness.views import VIEWS
+
+NumpyArray = np.ndarray[Any, Any]
+Thing = Any
+"""An object that lives with the backend: an array of its library, a mask, or a cache."""
+
+
+class Description(NamedTuple):
+    """What a backend says about itself.
+
+    Attributes
+    ----------
+    name
+        The name it was asked for: ``"numpy"``, or ``"numpy:tiled"`` for one path of it.
+    path
+        The path that was asked for, or ``None`` for the backend as a whole.
+    paths
+        All of its paths.
+    source
+        The plug-in that it comes from, with its version.
+    contract_version
+        The version of the contract that it is written for.
+    capabilities
+        What it declares.
+    """
+
+    name: str
+    path: str | None
+    paths: tuple[str, ...]
+    source: str
+    contract_version: str
+    capabilities: ak.Capabilities
+
+
+class Harness:
+    """A backend in this process.
+
+    Parameters
+    ----------
+    name
+        The name it was asked for.
+    backend
+        The backend.
+    choice
+        What ``backend=`` gets: by default the name, for one that is registered.
+    """
+
+    def __init__(
+        self, name: str, backend: ak.Backend, choice: ak.Backend | str | None = None, source: str = ""
+    ) -> None:
+        self.name = name
+        self.backend = backend
+        self.choice = name if choice is None else choice
+        self.source = source
+
+    def describe(self) -> Description:
+        """Say what is under test."""
+        return Description(
+            name=self.name,
+            path=self.name.partition(":")[2] or None if isinstance(self.choice, str) else None,
+            paths=self.backend.paths,
+            source=self.source,
+            contract_version=self.backend.contract_version,
+            capabilities=self.backend.capabilities(),
+        )
+
+    # Arrays
+
+    def array(self, array: NumpyArray) -> Thing:
+        """Copy a NumPy array into the backend."""
+        return self.backend.from_numpy(array)
+
+    def numpy(self, thing: Thing) -> NumpyArray:
+        """Copy an array of the backend into a NumPy one."""
+        return self.backend.to_numpy(thing)
+
+    def view(self, array: NumpyArray, how: str) -> Thing:
+        """Copy a NumPy array into the backend so that it lies there in one of the ways of ``VIEWS``."""
+        return VIEWS[how](self.backend.from_numpy, array)
+
+    def broadcast(self, array: NumpyArray, shape: Sequence[int]) -> Thing:
+        """Copy a NumPy array into the backend, and repeat it there without a copy (stride 0)."""
+        one = self.backend.from_numpy(array)
+        return array_api_compat.array_namespace(one).broadcast_to(one, tuple(shape))
+
+    def foreign(self, array: NumpyArray) -> Thing:
+        """Give an array of a library that no backend declares."""
+        return Foreign(array)
+
+    def requiring_grad(self, array: NumpyArray) -> Thing:
+        """Copy a NumPy array into the backend so that it requires gradients, where there is such a thing."""
+        return requiring_grad(self.backend.from_numpy(array))
+
+    def needs_grad(self, thing: Thing) -> bool:
+        """Tell whether an array requires gradients."""
+        return needs_grad(thing)
+
+    def write(self, thing: Thing, array: NumpyArray | float) -> bool:
+        """Write new contents into an array where it lies; ``False`` where its library does not allow that."""
+        if thing is None:
+            return False
+        try:
+            thing[...] = self.backend.from_numpy(array) if isinstance(array, np.ndarray) else array
+        except (TypeError, ValueError):
+            return False
+        return True
+
+    # Calls
+
+    def mask(self, terms: Sequence[Sequence[Any]]) -> Thing:
+        """Make a mask of its terms, the arrays in them copied into the backend."""
+        return reduce(and_, (getattr(ak.Mask, kind)(*map(self._moved, arguments)) for kind, *arguments in terms))
+
+    def attention(self, arrays: Sequence[Thing], options: Mapping[str, Any], lse: bool = False) -> tuple[Thing, ...]:
+        """Call ``attnkit.attention``, or with ``lse`` ``attention_with_lse``: output, or output and LSE."""
+        if lse:
+            return tuple(ak.attention_with_lse(*arrays, **options, backend=self.choice))
+        return (ak.attention(*arrays, **options, backend=self.choice),)
+
+    def packed(self, arrays: Sequence[Thing], options: Mapping[str, Any]) -> Thing:
+        """Call ``attnkit.attention_packed``; ``arrays`` are query, key, value, and both cumulative lengths."""
+        return ak.attention_packed(*arrays, **options, backend=self.choice)
+
+    def merge(self, parts: Sequence[Sequence[Thing]]) -> tuple[Thing, ...]:
+        """Call ``attnkit.merge``: output and LSE."""
+        return tuple(ak.merge(*((output, lse) for output, lse in parts)))
+
+    def reasons(self, arrays: Sequence[Thing], options: Mapping[str, Any], lse: bool = False) -> list[str]:
+        """Give the codes of all reasons of the backend against a call, without making it; none where it takes it."""
+        asked = ak.explain(*arrays, **options, lse=lse, backend=self.choice).request
+        path = self.describe().path
+        return [reason.code for reason in self.backend.unsupported(asked, path)]
+
+    def vjp(
+        self, arguments: Mapping[str, Thing], names: Sequence[str], cotangents: Sequence[Thing]
+    ) -> tuple[list[Thing], list[Thing]]:
+        """Make a call and give its results, and the gradients of the arguments that are named.
+
+        One cotangent is that of the output, a second one that of the log-sum-exp, which is then asked for too.
+        """
+
+        def call(*chosen: Thing) -> tuple[Thing, ...]:
+            given = {**arguments, **dict(zip(names, chosen, strict=True))}
+            arrays = [given.pop(name) for name in ("query", "key", "value")]
+            return self.attention(arrays, given, lse=len(cotangents) > 1)
+
+        results, gradients = self.backend.vjp(call, [arguments[name] for name in names], cotangents)
+        return list(results), list(gradients)
+
+    # Caches
+
+    def make_cache(self, config: Mapping[str, Any]) -> Thing:
+        """Call ``attnkit.make_cache`` with the fields of a ``KVCacheConfig``."""
+        return ak.make_cache(ak.KVCacheConfig(**config), backend=self.choice)
+
+    def cache_call(self, cache: Thing, layer: int | None, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method of a layer of a cache, or of the whole stack: what it gives, as things."""
+        result = getattr(cache if layer is None else cache[layer], method)(*arguments, **options)
+        return tuple(result) if isinstance(result, tuple) else result
+
+    def cache_counter(self, cache: Thing, layer: int | None, name: str) -> Thing:
+        """Give a counter of a layer of a cache, or of the whole stack, as it was handed out."""
+        return getattr(cache if layer is None else cache[layer], name)
+
+    def cache_count(self, cache: Thing, layer: int | None, name: str) -> NumpyArray:
+        """Give the number that a counter shows, for each sequence."""
+        return np.array(self.cache_counter(cache, layer, name))
+
+    def _moved(self, item: Any) -> Any:
+        return self.backend.from_numpy(item) if isinstance(item, np.ndarray) else item
