@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,8 @@ UNIT_ROUNDOFF: Final = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0
 UNDERFLOW: Final = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}
 """Largest absolute error of a number of each element type that underflows."""
 
-_SEQUENTIAL: Final = "+sequential"
+Sums = Literal["independent", "sequential", "truncating"]
+"""How the rounding errors of a sum relate to each other, see ``Numerics.growth``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,9 @@ class Numerics:
         product and the rounding of ``c``, the rest for ``tanh`` itself.
     lam
         How many standard deviations of a random walk of rounding errors are allowed. 4 is a bound that correct
-        implementations do not reach; 1 is a mark of quality.
-    sequential
-        Rounding errors may all point the same way (truncating accumulators), so that they add up.
+        implementations do not reach; for 1 see ``at_random``.
+    sums
+        How sums are taken, which decides how their errors grow.
     """
 
     name: str
@@ -77,19 +78,36 @@ class Numerics:
     exp_ulps: float = 4.0
     tanh_ulps: float = 8.0
     lam: float = 4.0
-    sequential: bool = False
+    sums: Sums = "independent"
 
     def growth(self, terms: float) -> float:
         """Give ``f(k)``: how many roundings of ``u_a`` a sum of ``terms`` addends may be off, relative to its size.
 
-        The worst case is ``f(k) = k`` (Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., eq. 3.5).
-        Errors of independent sign give ``lam * sqrt(k)`` (Higham and Mary, SIAM J. Sci. Comput. 41, 2019, A2815).
+        ``"sequential"``: one addend after the other, rounded to nearest. Equal addends are rounded the same way again
+        and again, so that only the worst case ``f(k) = k`` holds (Higham, *Accuracy and Stability of Numerical
+        Algorithms*, 2nd ed., eq. 3.5). ``"truncating"``: rounded towards zero, as tensor cores do (Fasi et al.,
+        *Numerical behavior of NVIDIA tensor cores*, PeerJ Comput. Sci. 7, 2021), where each addition may lose twice as
+        much: ``f(k) = 2 k``. ``"independent"``: errors of either sign, as in blocked and pairwise sums, which make
+        ``f(k) = lam * sqrt(k)`` (Higham and Mary, SIAM J. Sci. Comput. 41, 2019, A2815), and never more than ``k``.
         """
-        return terms if self.sequential else min(self.lam * math.sqrt(terms), terms)
+        if self.sums == "independent":
+            return min(self.lam * math.sqrt(terms), terms)
+        return terms if self.sums == "sequential" else 2 * terms
 
-    def in_sequence(self) -> Numerics:
-        """Give the twin of this profile whose rounding errors may all point the same way."""
-        return self if self.sequential else replace(self, name=self.name + _SEQUENTIAL, sequential=True)
+    def with_sums(self, sums: Sums) -> Numerics:
+        """Give the twin of this profile that takes sums in another way, such as ``"fa-16+truncating"``."""
+        if sums == self.sums:
+            return self
+        base = self.name.removesuffix(f"+{self.sums}")
+        return replace(self, name=base if sums == "independent" else f"{base}+{sums}", sums=sums)
+
+    def at_random(self) -> Numerics:
+        """Give the twin that holds for random numbers, within one standard deviation: a mark of quality.
+
+        Random addends are rounded up as often as down in whatever order they are summed, unless they are cut off.
+        """
+        nearest = self if self.sums == "truncating" else self.with_sums("independent")
+        return replace(nearest, lam=1.0)
 
 
 def _profile(name: str, output: str, *, weights: str, accumulation: str) -> Numerics:
@@ -133,8 +151,8 @@ def numerics_for(name: str, dtype: npt.DTypeLike) -> Numerics:
     Parameters
     ----------
     name
-        ``"float64"``, ``"strict-fp32"``, ``"fp32P-16"`` or ``"fa-16"``; with ``"+sequential"`` appended, the twin that
-        ``Numerics.in_sequence`` gives.
+        ``"float64"``, ``"strict-fp32"``, ``"fp32P-16"`` or ``"fa-16"``; with ``"+sequential"`` or ``"+truncating"``
+        appended, the twin that ``Numerics.with_sums`` gives.
     dtype
         Output element type, or its name.
 
@@ -145,12 +163,13 @@ def numerics_for(name: str, dtype: npt.DTypeLike) -> Numerics:
     DTypeError
         If the profile has no such output type.
     """
-    base = name.removesuffix(_SEQUENTIAL)
     output = dtype if isinstance(dtype, str) else np.dtype(dtype).name
-    by_dtype = {profile.dtype: profile for profile in PROFILES if profile.name == base}
+    twins = [profile.with_sums(sums) for profile in PROFILES for sums in get_args(Sums)]
+    by_dtype = {profile.dtype: profile for profile in twins if profile.name == name}
     if not by_dtype:
         known = ", ".join(sorted({profile.name for profile in PROFILES}))
-        raise ValueError(f"numerics must be one of {known} (each also with {_SEQUENTIAL!r} appended), got {name!r}")
+        ways = " or ".join(f"'+{sums}'" for sums in get_args(Sums)[1:])
+        raise ValueError(f"numerics must be one of {known} (each also with {ways} appended), got {name!r}")
     if output not in by_dtype:
         raise DTypeError(f"numerics {name!r} is for outputs of type {' or '.join(by_dtype)}, got {output}")
-    return by_dtype[output].in_sequence() if name.endswith(_SEQUENTIAL) else by_dtype[output]
+    return by_dtype[output]

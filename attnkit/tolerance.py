@@ -21,6 +21,10 @@ from attnkit.numerics import Numerics
 FloatArray = npt.NDArray[np.float64]
 
 
+# The output terms that come of arithmetic in the accumulation type.
+_ACCUMULATION = ("products and score storage", "subtraction and exponential", "sums", "underflow")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Tolerance:
     """Largest absolute error allowed, element by element.
@@ -91,39 +95,71 @@ class RowFacts:
     @property
     def top(self) -> float:
         """The largest score, ``m``."""
-        return float(self.score.max())
+        return float(self.score.max(initial=-np.inf))
+
+    @property
+    def normaliser(self) -> float:
+        """The sum of the exponentials after the largest score was subtracted, ``l``; 1 for a row without keys."""
+        return math.exp(self.lse - self.top) if self.score.size else 1.0
 
 
-def output_budget(row: RowFacts, numerics: Numerics) -> FloatArray:
-    """Bound the error of the output of one row, ``[E]``.
+def output_terms(row: RowFacts, numerics: Numerics) -> dict[str, FloatArray]:
+    """Bound the error of the output of one row, each ``[E]``, cause by cause.
 
-    With ``A = sum_j p_j |v_j|``, ``l = exp(L - m)`` and ``f`` the growth of the numerics, the bound is::
+    With ``A = sum_j p_j |v_j|``, ``l = exp(L - m)`` and ``f`` the growth of the numerics, the bounds are::
 
-        u_o |o|                                                     rounding of the output
-        + u_p A                                                     weights stored before the product with the values
-        + sum_j p_j e_j |v_j - o|                                   scores, see below
-        + 2 u_a sum_j p_j (m - s_j) |v_j - o|                       argument of the exponential
-        + exp_ulps u_a sum_j p_j |v_j - o|                          the exponential
-        + u_a (f(n) + 3 tiles + 3) (A + |o|)                        sums over keys, rescaling, merging, division
-        + w_p sum_j |v_j| / l + w_o                                 underflow of weights and output
+        u_o |o|                                                     output rounding
+        u_p A                                                       weight storage, before the product with the values
+        sum_j p_j e_j |v_j - o|                                     products and score storage, see below
+        u_a sum_j p_j (2 (m - s_j) + exp_ulps) |v_j - o|            subtraction and exponential
+        u_a (f(n) + 3 tiles + 3) (A + |o|)                          sums over keys, rescaling, merging, division
+        w_p sum_j |v_j| / l + w_o                                   underflow of weights and output
 
     The error of a score is::
 
         e_j = (u_s + u_q + (f(D) + 2) u_a) g_j                      accumulation, storage, rounding of scale*q
             + (u_s + 5 u_a) a_j + 2 u_a g_j (where a_j > 0)         conversions of what is added; two additions
             + tanh_ulps u_a |capped_j|                              soft-cap
+
+    The keys are in this order. A row without keys, which is exactly 0, is left the underflow ``w_o`` alone.
     """
-    if not row.score.size:
-        return np.full_like(row.output, numerics.w_o)
-    spread = np.abs(row.value - row.output)
+    size, spread = np.abs(row.output), np.abs(row.value - row.output)
     magnitude = row.weight @ np.abs(row.value)
-    per_key = score_error(row, numerics)
-    per_key += numerics.u_a * (2 * (row.top - row.score) + numerics.exp_ulps)
-    sums = numerics.u_a * (numerics.growth(row.score.size) + 3 * row.tiles + 3)
-    underflow = numerics.w_p * np.abs(row.value).sum(axis=0) / math.exp(row.lse - row.top) + numerics.w_o
-    rounding = numerics.u_o * np.abs(row.output) + numerics.u_p * magnitude
-    tau: FloatArray = rounding + (row.weight * per_key) @ spread + sums * (magnitude + np.abs(row.output)) + underflow
+    distance = 2 * (row.top - row.score) + numerics.exp_ulps
+    sums = numerics.growth(row.score.size) + 3 * row.tiles + 3
+    lost = np.abs(row.value).sum(axis=0) / row.normaliser
+    return {
+        "output rounding": numerics.u_o * size,
+        "weight storage": numerics.u_p * magnitude,
+        "products and score storage": (row.weight * score_error(row, numerics)) @ spread,
+        "subtraction and exponential": numerics.u_a * (row.weight * distance) @ spread,
+        "sums": numerics.u_a * sums * (magnitude + size),
+        "underflow": numerics.w_p * lost + numerics.w_o,
+    }
+
+
+def output_budget(row: RowFacts, numerics: Numerics) -> FloatArray:
+    """Bound the error of the output of one row, ``[E]``: the sum of its ``output_terms``."""
+    tau: FloatArray = np.sum(list(output_terms(row, numerics).values()), axis=0)
     return tau
+
+
+def output_deviation(row: RowFacts, numerics: Numerics) -> FloatArray:
+    """Predict the standard deviation of the error of one row, ``[E]``, where every rounding is on its own.
+
+    A rounding to nearest is off by anything up to half a spacing with equal chance, which deviates by ``1 / sqrt(3)``
+    of it. So the deviation is, with ``spacing`` that of the output's element type at ``o``, the root of::
+
+        (spacing / 2)^2 / 3  +  u_p^2 sum_j p_j^2 v_j^2 / 3  +  rest^2
+
+    Errors of the accumulation are not told apart, their bounds are taken in full: ``rest`` is the sum of the other
+    ``output_terms``, of ``Numerics.at_random``. So no correct implementation lies above it by more than chance.
+    """
+    terms = output_terms(row, numerics.at_random())
+    rest = np.sum([terms[name] for name in _ACCUMULATION], axis=0)
+    stored = numerics.u_p**2 * (row.weight**2 @ row.value**2)
+    deviation: FloatArray = np.sqrt((_spacing(row.output, numerics) ** 2 / 4 + stored) / 3 + rest**2)
+    return deviation
 
 
 def lse_budget(row: RowFacts, numerics: Numerics) -> float:
@@ -148,3 +184,10 @@ def score_error(row: RowFacts, numerics: Numerics) -> FloatArray:
     additions = (numerics.u_s + 5 * numerics.u_a) * row.added + 2 * numerics.u_a * row.size * (row.added > 0)
     error: FloatArray = dot_product * row.size + additions + numerics.tanh_ulps * numerics.u_a * row.capped
     return error
+
+
+def _spacing(output: FloatArray, numerics: Numerics) -> FloatArray:
+    """Give the distance between neighbours of the output's element type, which is ``2 u_o`` at 1."""
+    _, exponent = np.frexp(np.maximum(np.abs(output), numerics.w_o))
+    spacing: FloatArray = np.ldexp(2 * numerics.u_o, exponent - 1)
+    return spacing

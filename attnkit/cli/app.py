@@ -9,6 +9,7 @@ import typer
 
 from attnkit.cli.backends import backends
 from attnkit.cli.cache import plan
+from attnkit.cli.commands import Commands
 from attnkit.cli.explain import explain
 from attnkit.cli.generate import generate
 from attnkit.cli.output import reports_errors
@@ -16,6 +17,7 @@ from attnkit.cli.score import score
 
 app = typer.Typer(
     name="attnkit",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # a traceback is for a bug report, and plain text copies best

@@ -88,10 +88,20 @@ class CacheCase(Case):
         }
 
     def call(self, subject: Subject) -> Answer:
-        """Append a few tokens, then attend."""
+        """Append, then attend; a refusal must leave the cache as it was (A18, C3)."""
         history = History(subject, self)
-        history.append(history.tokens(self.rows), np.arange(self.batch) if self.ragged else None)
-        return history.ask(history.queries(), self.options)
+        try:
+            history.append(*self._first(history))
+            return history.ask(history.queries(), self.options)
+        except ak.UnsupportedError:
+            history.check()
+            raise
+
+    def _first(self, history: History) -> tuple[Tokens, Array | None]:
+        """Give what to append: all tokens, or a few of which each sequence takes a number of its own."""
+        if self.ragged:
+            return history.tokens(self.rows), np.arange(self.batch)
+        return history.tokens(self.keys), None
 
 
 class History:

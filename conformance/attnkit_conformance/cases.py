@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import ml_dtypes  # noqa: F401  # makes numpy.dtype("bfloat16") known
@@ -139,7 +139,7 @@ class Case:
         """Move what is not pinned to the nearest that a backend declares."""
         dtype, head_dim = self.dtype, self.head_dim
         if "dtype" not in self.pinned and dtype not in capabilities.dtypes:
-            dtype = next(name for name in DTYPES if name in capabilities.dtypes)
+            dtype = next((name for name in DTYPES if name in capabilities.dtypes), dtype)
         if "head_dim" not in self.pinned:
             head_dim = _nearest(head_dim, capabilities.head_dims)
         moved: Self = _moved(self, dtype, head_dim)
@@ -192,7 +192,7 @@ def plain(array: Array) -> Array:
     return np.asarray(array, np.float64)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _moved(case: AnyCase, dtype: str, head_dim: int) -> AnyCase:
     return replace(case, dtype=dtype, head_dim=head_dim)
 

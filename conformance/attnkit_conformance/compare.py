@@ -6,11 +6,14 @@ failure: none of these can hide behind a tolerance.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from attnkit_conformance.locating import common, place
 from attnkit_conformance.measuring import Comparison, Mismatch, note
 
 FloatArray = npt.NDArray[np.float64]
@@ -26,8 +29,18 @@ def assert_like(array: npt.NDArray[Any], shape: tuple[int, ...], dtype: str, *, 
     note(Comparison(f"shape and element type of {what}", 1, exact=True, ratio=0.0))
 
 
-def assert_within(actual: npt.NDArray[Any], expected: npt.ArrayLike, tau: npt.ArrayLike, *, what: str) -> None:
-    """Check that no element is further from ``expected`` than its own ``tau``."""
+def assert_within(
+    actual: npt.NDArray[Any],
+    expected: npt.ArrayLike,
+    tau: npt.ArrayLike,
+    *,
+    what: str,
+    term: Callable[[tuple[int, ...]], str] | None = None,
+) -> None:
+    """Check that no element is further from ``expected`` than its own ``tau``.
+
+    Where one is, ``term`` names what ``tau`` is mostly made of at the worst.
+    """
     __tracebackhide__ = True
     wide, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     tau = np.broadcast_to(np.asarray(tau, np.float64), expected.shape)
@@ -38,12 +51,14 @@ def assert_within(actual: npt.NDArray[Any], expected: npt.ArrayLike, tau: npt.Ar
     ratio = np.divide(error, tau, where=tau > 0, out=np.where(error != 0, np.copysign(np.inf, error), 0.0))
     size = np.abs(ratio)
     at = np.unravel_index(int(size.argmax()), size.shape)
-    note(_measured(what, ratio, at, expected, wide, tau))
-    bad = int((size > 1).sum())
-    if bad:
+    bad = size > 1
+    because = term(tuple(map(int, at))) if term is not None and bad.any() else ""
+    note(replace(_measured(what, ratio, at, expected, wide, tau), term=because))
+    if bad.any():
+        details = _joined(place(at), common(bad), because and f"tau is mostly {because}")
         raise Mismatch(
-            f"{what}: {bad} of {ratio.size} elements lie outside their bound; worst at {_index(at)}: "
-            f"expected {expected[at]!r}, got {wide[at]!r}, tau {tau[at]:.3g}, ratio {size[at]:.3g}",
+            f"{what}: {int(bad.sum())} of {ratio.size} elements lie outside their bound; worst at {_index(at)}: "
+            f"expected {expected[at].item()!r}, got {wide[at].item()!r}, tau {tau[at]:.3g}, ratio {size[at]:.3g}{details}",
             *(what, actual, expected, tau),
         )
 
@@ -61,7 +76,7 @@ def assert_equal(actual: npt.NDArray[Any], expected: npt.ArrayLike, *, what: str
         at = tuple(np.argwhere(differs)[0])
         raise Mismatch(
             f"{what}: {int(differs.sum())} of {differs.size} elements differ where every bit must be the same; "
-            f"first at {_index(at)}: expected {expected[at]!r}, got {actual[at]!r}",
+            f"first at {_index(at)}: expected {expected[at].item()!r}, got {actual[at].item()!r}{_joined(common(differs))}",
             *(what, actual, expected),
         )
 
@@ -101,7 +116,8 @@ def _assert_same_classes(actual: FloatArray, expected: FloatArray, tau: FloatArr
             at = tuple(np.argwhere(differs)[0])
             raise Mismatch(
                 f"{what}: {int(differs.sum())} of {differs.size} elements are {name} where they must not be, or the "
-                f"reverse; first at {_index(at)}: expected {expected[at]!r}, got {actual[at]!r}",
+                f"reverse; first at {_index(at)}: expected {expected[at].item()!r}, got {actual[at].item()!r}"
+                f"{_joined(common(differs))}",
                 *(what, actual, expected, tau),
             )
 
@@ -110,3 +126,7 @@ def _index(at: tuple[Any, ...]) -> str:
     names = {4: "bhie", 3: "bhi"}.get(len(at), "")
     numbers = [f"{name}={int(n)}" for name, n in zip(names, at, strict=True)] if names else [str(int(n)) for n in at]
     return f"[{', '.join(numbers)}]"
+
+
+def _joined(*details: str) -> str:
+    return "".join(f"; {detail}" for detail in details if detail)

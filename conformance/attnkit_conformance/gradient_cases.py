@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -153,7 +153,7 @@ def with_lse(cases: Iterable[Case]) -> list[GradientCase]:
     return graded(replace(case, lse=True) for case in cases)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _tolerance(case: GradientCase, numerics: Numerics) -> Gradients:
     terms = {str(case.options[name].dtype) for name in _OPTIONAL if name in case.options} or {"float32"}
     (only,) = terms

@@ -14,6 +14,8 @@ from importlib.resources import files
 from typing import Any
 
 LEVELS = {0: "harness", 1: "core", 2: "declared", 3: "quality"}
+PROMISES = frozenset({"libraries", "devices", "poison", "deterministic", "batch_invariant", "numerics"})
+"""Capabilities that are kept rather than refused: what is declared of them decides what is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,9 @@ class Selector:
     test: str
     patterns: tuple[str, ...] = ()
 
-    def names(self, test: str, case: str) -> bool:
-        """Tell whether it names a case by one of its patterns."""
-        return test == self.test and any(fnmatchcase(case, pattern) for pattern in self.patterns)
+    def names(self, case: str) -> bool:
+        """Tell whether it names a case of its test by one of its patterns."""
+        return any(fnmatchcase(case, pattern) for pattern in self.patterns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +56,15 @@ class Requirement:
         0 harness, 1 core, 2 declared, 3 quality.
     when
         Names of the capabilities that it is about, joined by `` & ``; empty for always. Where a backend lacks one of
-        them, the calls must be refused with its name.
+        them that is no promise, the calls must be refused with its name.
     statement
         What must hold, in a sentence or two.
     checks
         Which cases of which tests belong to it.
     mutants
-        Names of the faults that it must catch.
+        Names of the faults, of ``selftest.mutants``, that it must catch.
+    no_mutant
+        Why it names none.
     """
 
     id: str
@@ -72,17 +76,35 @@ class Requirement:
     statement: str
     checks: tuple[Selector, ...]
     mutants: tuple[str, ...]
+    no_mutant: str = ""
+
+    @property
+    def area(self) -> str:
+        """What it belongs to, such as ``"CAUSAL"``."""
+        return self.id.split("-")[1]
 
     @property
     def capabilities(self) -> tuple[str, ...]:
         """The capabilities in ``when``."""
         return tuple(name.strip() for name in self.when.split("&") if name.strip())
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Those of them without which its calls must be refused."""
+        return tuple(name for name in self.capabilities if name not in PROMISES)
+
 
 @cache
 def requirements() -> tuple[Requirement, ...]:
     """Give all requirements in the order of the file."""
-    return tuple(_requirement(entry) for entry in tomllib.loads(_text())["requirement"])
+    return tuple(_requirement(entry) for entry in _data()["requirement"])
+
+
+@cache
+def areas() -> dict[str, str]:
+    """Give the areas in the order of the file, and what each is about."""
+    named = {requirement.area: requirement.area for requirement in requirements()}
+    return {area: _data()["areas"].get(area, title) for area, title in named.items()}
 
 
 @cache
@@ -99,13 +121,23 @@ def find(test: str, case: str) -> Requirement:
     LookupError
         If there is none, or more than one.
     """
-    named = [item for item in requirements() if any(selector.names(test, case) for selector in item.checks)]
-    rest = [item for item in requirements() if any(s.test == test and not s.patterns for s in item.checks)]
-    found = named or rest
+    named = [item for item, selector in _selectors(test) if selector.names(case)]
+    found = list(dict.fromkeys(named)) or [item for item, selector in _selectors(test) if not selector.patterns]
     if len(found) != 1:
         ids = ", ".join(item.id for item in found) or "none"
         raise LookupError(f"{test}[{case}] must belong to exactly one requirement, got {ids}")
     return found[0]
+
+
+@cache
+def _selectors(test: str) -> tuple[tuple[Requirement, Selector], ...]:
+    """Give the selectors of a test, and whose they are."""
+    return tuple((item, selector) for item in requirements() for selector in item.checks if selector.test == test)
+
+
+@cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(_text())
 
 
 def _text() -> str:
@@ -124,4 +156,5 @@ def _requirement(entry: dict[str, Any]) -> Requirement:
         statement=entry["statement"],
         checks=tuple(checks),
         mutants=tuple(entry.get("mutants", ())),
+        no_mutant=entry.get("no_mutant", ""),
     )

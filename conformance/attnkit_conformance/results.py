@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, FiniteFloat, PlainSerializer, WithJsonSchema
 
 Status = Literal["PASS", "FAIL", "ERROR", "CRASH", "TIMEOUT", "NOT_RUN", "WAIVED", "XPASS"]
 """What came of an item.
@@ -16,6 +17,19 @@ nothing. ``CRASH``, ``TIMEOUT``: the backend's process died or hung. ``NOT_RUN``
 ``WAIVED``: fails, as a waiver says. ``XPASS``: passes although a waiver says that it fails.
 """
 GOOD = frozenset({"PASS", "WAIVED"})
+_MODEL = ConfigDict(frozen=True, extra="forbid", json_schema_serialization_defaults_required=True)
+
+
+def _json_number(value: float) -> float | str:
+    return value if math.isfinite(value) else {"inf": "Infinity", "-inf": "-Infinity"}.get(str(value), "NaN")
+
+
+Real = Annotated[
+    float,
+    PlainSerializer(_json_number, when_used="json"),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["Infinity", "-Infinity", "NaN"]}]}),
+]
+"""A number that may be infinite or NaN; JSON has no such numbers, so that they are strings there."""
 
 
 class Worst(BaseModel):
@@ -37,17 +51,17 @@ class Worst(BaseModel):
         For an output that fails: the term that its bound is mostly made of.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = _MODEL
 
     what: str
     exact: bool = False
-    ratio: float = 0.0
-    rms: float = 0.0
-    bias: float = 0.0
+    ratio: Real = 0.0
+    rms: Real = 0.0
+    bias: Real = 0.0
     at: tuple[int, ...] = ()
-    expected: float = 0.0
-    actual: float = 0.0
-    tau: float = 0.0
+    expected: Real = 0.0
+    actual: Real = 0.0
+    tau: Real = 0.0
     term: str = ""
 
 
@@ -78,7 +92,7 @@ class Result(BaseModel):
         The folder of its reproducer, relative to the report.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = _MODEL
 
     id: str
     requirement: str
@@ -87,7 +101,7 @@ class Result(BaseModel):
     status: Status
     outcome: str = ""
     message: str = ""
-    seconds: float = 0.0
+    seconds: FiniteFloat = 0.0
     comparisons: int = 0
     elements: int = 0
     worst: Worst | None = None
@@ -121,7 +135,7 @@ class Header(BaseModel):
         Time of the start, ISO 8601 in UTC.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = _MODEL
 
     format: Literal["attnkit-conformance/1"] = "attnkit-conformance/1"
     suite: str
@@ -136,7 +150,7 @@ class Header(BaseModel):
     capabilities: Mapping[str, Any] = {}
     level: int = 2
     seed: int = 0
-    sample: float = 1.0
+    sample: FiniteFloat = 1.0
     partial: bool = False
     isolated: bool = False
     environment: Mapping[str, str] = {}
@@ -157,17 +171,17 @@ class Footer(BaseModel):
         The verdict in one line.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = _MODEL
 
     counts: Mapping[Status, int]
-    seconds: float
+    seconds: FiniteFloat
     verdict: str
 
 
 class Report(BaseModel):
     """A whole run: ``report.json``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = _MODEL
 
     header: Header
     results: tuple[Result, ...]

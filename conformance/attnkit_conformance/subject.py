@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from attnkit_conformance.cases import Case, plain
 from attnkit_conformance.compare import assert_equal, assert_like, assert_within
 from attnkit_conformance.harness.local import Harness, Thing
 from attnkit_conformance.measuring import Comparison, note
+from attnkit_conformance.oracle import dominant_term
 
 NumpyArray = np.ndarray[Any, Any]
 AnyCase = TypeVar("AnyCase", bound=Case)
@@ -47,6 +49,7 @@ class Subject:
         self.harness = harness
         self.description = harness.describe()
         self.outcomes: Counter[str] = Counter()
+        self._given: list[tuple[Thing, NumpyArray]] | None = None
 
     def __repr__(self) -> str:
         return f"Subject({self.name!r})"
@@ -68,11 +71,17 @@ class Subject:
 
     def numerics(self, dtype: str) -> Numerics:
         """Give the declared numerics of outputs of an element type."""
-        return numerics_for(self.capabilities.numerics[dtype], dtype)
+        try:
+            return numerics_for(self.capabilities.numerics[dtype], dtype)
+        except (ValueError, ak.DTypeError) as error:
+            raise AssertionError(f"capabilities: numerics of {dtype}: {error}") from error
 
     def array(self, array: NumpyArray) -> Thing:
         """Copy a NumPy array into one of the backend's."""
-        return self.harness.array(array)
+        thing = self.harness.array(array)
+        if self._given is not None:
+            self._given.append((thing, array))
+        return thing
 
     def numpy(self, array: Thing) -> NumpyArray:
         """Copy an array of the backend into a NumPy one."""
@@ -115,8 +124,9 @@ class Subject:
         """Check an answer against the oracle: shapes, element types, and every number within its bound."""
         __tracebackhide__ = True
         assert_like(answer.output, case.output_shape, case.dtype, what=f"{what}output")
-        bound = case.tolerance(self.numerics(case.dtype))
-        assert_within(answer.output, case.truth.output, bound.output, what=f"{what}output")
+        numerics = self.numerics(case.dtype)
+        bound, term = case.tolerance(numerics), partial(dominant_term, case.truth, numerics)
+        assert_within(answer.output, case.truth.output, bound.output, what=f"{what}output", term=term)
         if answer.lse is not None:
             assert_like(answer.lse, case.output_shape[:3], lse_dtype(case.dtype), what=f"{what}lse")
             assert_within(answer.lse, case.truth.lse, bound.lse, what=f"{what}lse")
@@ -148,8 +158,7 @@ class Subject:
         case = case.on(self.capabilities)
         missing = case.undeclared(self.capabilities)
         if missing:
-            if case.askable(self):
-                self.assert_refused(missing, lambda: case.call(self))
+            self._assert_refused_untouched(case, missing)
             self.outcomes[f"refused {', '.join(missing)}"] += 1
             return
         try:
@@ -158,11 +167,28 @@ class Subject:
             if codes_of(error) == {"vjp"}:
                 self.outcomes["unchecked gradients, since the backend has no vjp"] += 1
             elif self.path is not None and codes_of(error) == {"path"}:
+                note(Comparison("refusal of the path", 1, exact=True, ratio=0.0))
                 self.outcomes[f"outside {_limit_of(error)}"] += 1
             else:
                 raise
         else:
             self.outcomes["answered"] += 1
+
+    def _assert_refused_untouched(self, case: Case, missing: Iterable[str]) -> None:
+        """Check that a case is refused, and that its arguments hold afterwards what they held."""
+        __tracebackhide__ = True
+        if not case.askable(self):
+            note(Comparison(f"nothing can ask for {', '.join(missing)}", 1, exact=True, ratio=0.0))
+            return
+        given: list[tuple[Thing, NumpyArray]] = []
+        self._given = given
+        try:
+            self.assert_refused(missing, lambda: case.call(self))
+        finally:
+            self._given = None
+        for thing, array in given:
+            if array.size and array.dtype.name in self.capabilities.dtypes:  # others need not come back
+                assert_equal(self.numpy(thing), array, what="an argument after the call was refused")
 
     def assert_refused(self, missing: Iterable[str], call: Callable[[], object]) -> None:
         """Check that a call raises ``UnsupportedError`` whose reasons carry every code in ``missing`` (A18)."""

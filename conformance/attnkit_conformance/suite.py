@@ -1,25 +1,50 @@
 """The whole suite. A third party's test file is one line: ``from attnkit_conformance.suite import *``."""
 
+from attnkit_conformance.checks.agreement import TestAgreement
+from attnkit_conformance.checks.broadcasting import TestBroadcasting
+from attnkit_conformance.checks.cache_edges import TestCacheEdges
 from attnkit_conformance.checks.cache_equivalence import TestCacheEquivalence
+from attnkit_conformance.checks.cache_machine import TestCacheMachine
 from attnkit_conformance.checks.cache_safety import TestFailedCalls, TestForgetting, TestOwnership, TestReorder
 from attnkit_conformance.checks.causality import TestCausality, TestHiddenKeys, TestPadding
+from attnkit_conformance.checks.combinations import TestCombinations
+from attnkit_conformance.checks.core import TestCore
 from attnkit_conformance.checks.edges import TestArguments, TestDeterminism, TestEmpty
+from attnkit_conformance.checks.errors import TestErrors
+from attnkit_conformance.checks.extremes import TestExtremes
 from attnkit_conformance.checks.gradient_calls import TestGradientCalls
 from attnkit_conformance.checks.gradient_probes import TestGradientIsolation, TestGradientProbes
 from attnkit_conformance.checks.gradients import TestGradients
+from attnkit_conformance.checks.harness_checks import TestHarness, TestMinimum
+from attnkit_conformance.checks.laws import TestAverages, TestLaws
+from attnkit_conformance.checks.merge_laws import TestMergeLaws
 from attnkit_conformance.checks.merging import TestMerge
 from attnkit_conformance.checks.numerics import TestNumerics, TestOptions
+from attnkit_conformance.checks.ownership import TestMemory
+from attnkit_conformance.checks.packed import TestPacked
 from attnkit_conformance.checks.probes import TestAttendance, TestGroupedHeads, TestOneHot, TestShift
+from attnkit_conformance.checks.quality import TestQuality
 from attnkit_conformance.checks.refusals import TestApplied, TestRefused
+from attnkit_conformance.checks.search import TestSearch
+from attnkit_conformance.checks.sequences import TestSequences
 
 __all__ = [
+    "TestAgreement",
     "TestApplied",
     "TestArguments",
     "TestAttendance",
+    "TestAverages",
+    "TestBroadcasting",
+    "TestCacheEdges",
     "TestCacheEquivalence",
+    "TestCacheMachine",
     "TestCausality",
+    "TestCombinations",
+    "TestCore",
     "TestDeterminism",
     "TestEmpty",
+    "TestErrors",
+    "TestExtremes",
     "TestFailedCalls",
     "TestForgetting",
     "TestGradientCalls",
@@ -27,14 +52,23 @@ __all__ = [
     "TestGradientProbes",
     "TestGradients",
     "TestGroupedHeads",
+    "TestHarness",
     "TestHiddenKeys",
+    "TestLaws",
+    "TestMemory",
     "TestMerge",
+    "TestMergeLaws",
+    "TestMinimum",
     "TestNumerics",
     "TestOneHot",
     "TestOptions",
     "TestOwnership",
+    "TestPacked",
     "TestPadding",
+    "TestQuality",
     "TestRefused",
     "TestReorder",
+    "TestSearch",
+    "TestSequences",
     "TestShift",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attnkit.errors import DTypeError
-from attnkit.numerics import FA_BF16, FLOAT64, PROFILES, STRICT_FP32, numerics_for
+from attnkit.numerics import FA_BF16, FLOAT64, PROFILES, STRICT_FP32, Numerics, Sums, numerics_for
 
 TABLE = [
     # name, output, u_o, u_p, u_a
@@ -49,7 +49,8 @@ def test_underflow_lies_between_half_the_smallest_subnormal_and_the_smallest_nor
 @pytest.mark.parametrize(("terms", "growth"), [(0, 0), (1, 1), (7, 7), (16, 16), (64, 32), (10_000, 400)])
 def test_growth_is_a_random_walk_that_never_passes_the_worst_case(terms: int, growth: float) -> None:
     assert STRICT_FP32.growth(terms) == growth
-    assert STRICT_FP32.in_sequence().growth(terms) == terms
+    assert STRICT_FP32.with_sums("sequential").growth(terms) == terms
+    assert STRICT_FP32.with_sums("truncating").growth(terms) == 2 * terms
     assert dataclasses.replace(STRICT_FP32, lam=1.0).growth(terms) == min(terms**0.5, terms)
 
 
@@ -71,14 +72,45 @@ def test_lookup_takes_bfloat16() -> None:
     assert numerics_for("fa-16", "bfloat16") is FA_BF16
 
 
-def test_sequential_twin() -> None:
-    twin = numerics_for("float64+sequential", np.float64)
-    assert twin == FLOAT64.in_sequence() == twin.in_sequence()
-    assert twin.name == "float64+sequential"
-    assert twin.sequential
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda numerics: f"{numerics.name}-{numerics.dtype}")
+@pytest.mark.parametrize("sums", ["sequential", "truncating"])
+def test_twins_of_every_profile(profile: Numerics, sums: Sums) -> None:
+    twin = numerics_for(f"{profile.name}+{sums}", profile.dtype)
+    assert twin == profile.with_sums(sums)
+    assert twin.with_sums("independent") == profile
+    assert (twin.name, twin.sums) == (f"{profile.name}+{sums}", sums)
+    assert dataclasses.replace(twin, name=profile.name, sums="independent") == profile
 
 
-@pytest.mark.parametrize("name", ["fa16", "", "strict-fp32+parallel", "+sequential"])
+def test_random_numbers_are_held_to_one_standard_deviation() -> None:
+    for sums in ("independent", "sequential"):
+        at_random = STRICT_FP32.with_sums(sums).at_random()
+        assert (at_random.sums, at_random.lam, at_random.growth(10_000)) == ("independent", 1.0, 100)
+
+
+def test_what_is_cut_off_drifts_in_random_numbers_too() -> None:
+    truncating = STRICT_FP32.with_sums("truncating")
+    assert truncating.at_random().growth(10_000) == truncating.growth(10_000) == 20_000
+
+
+def test_a_twin_of_a_twin_is_no_third_thing() -> None:
+    twin = FLOAT64.with_sums("sequential")
+    assert twin.with_sums("truncating") == FLOAT64.with_sums("truncating")
+    assert twin.with_sums("sequential") is twin
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fa16",
+        "",
+        "strict-fp32+",
+        "strict-fp32+parallel",
+        "strict-fp32+independent",
+        "+sequential",
+        "fa-16+sequential+truncating",
+    ],
+)
 def test_unknown_name(name: str) -> None:
     with pytest.raises(ValueError, match="numerics must be one of fa-16, float64, fp32P-16, strict-fp32"):
         numerics_for(name, np.float32)

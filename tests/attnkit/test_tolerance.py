@@ -16,11 +16,20 @@ import pytest
 
 from attnkit.numerics import FA_BF16, FA_FP16, FLOAT64, FP32P_BF16, FP32P_FP16, STRICT_FP32, Numerics
 from attnkit.reference import Truth, attention
+from attnkit.tolerance import output_deviation, output_terms
 
 B, H, K, T, S, D, E = 1, 4, 2, 17, 97, 32, 24
 CAUSAL = ("causal",)
 DISTRIBUTIONS = ["uniform", "normal", "peaky", "ramp", "huge", "cancelling"]
 PROFILES = [STRICT_FP32, FP32P_FP16, FP32P_BF16, FA_FP16, FA_BF16]
+TERMS = [
+    "output rounding",
+    "weight storage",
+    "products and score storage",
+    "subtraction and exponential",
+    "sums",
+    "underflow",
+]
 BY_PROFILE = pytest.mark.parametrize("numerics", PROFILES, ids=lambda numerics: f"{numerics.name}-{numerics.dtype}")
 BY_DISTRIBUTION = pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 
@@ -257,17 +266,90 @@ def test_sink_counts_as_a_key_of_value_zero() -> None:
         assert one.lse == pytest.approx(two.lse, rel=1e-9)
 
 
-def test_more_tiles_and_sequential_sums_widen_the_bound() -> None:
+def test_more_tiles_and_coarser_sums_widen_the_bound() -> None:
     truth = attention(*draw("normal", "float32"))
     default, tiles = truth.tolerance(STRICT_FP32), truth.tolerance(STRICT_FP32, tiles=S)
-    sequential = truth.tolerance(STRICT_FP32.in_sequence())
+    sequential, truncating = (truth.tolerance(STRICT_FP32.with_sums(sums)) for sums in ("sequential", "truncating"))
     np.testing.assert_array_equal(default.output, truth.tolerance(STRICT_FP32, tiles=math.ceil(S / 64)).output)
-    for wider in (tiles, sequential):
-        assert np.all(wider.output > default.output)
-        assert np.all(wider.lse > default.lse)
+    for wider, narrower in ((tiles, default), (sequential, default), (truncating, sequential)):
+        assert np.all(wider.output > narrower.output)
+        assert np.all(wider.lse > narrower.lse)
 
 
 def test_bfloat16_inputs_are_taken() -> None:
     inputs = [array.astype(ml_dtypes.bfloat16) for array in draw("normal", "bfloat16")]
     truth = attention(*inputs)
     assert output_ratio(kernel(draw("normal", "bfloat16"), truth, FA_BF16)[0], truth, FA_BF16) <= 1
+
+
+@BY_PROFILE
+@BY_DISTRIBUTION
+def test_terms_add_up_to_the_bound(numerics: Numerics, distribution: str) -> None:
+    truth = attention(*draw(distribution, numerics.dtype), mask=[CAUSAL], sinks=[0.5, -3.0, 2.0, 0.0])
+    for h, i in ((0, 0), (1, 5), (3, T - 1)):
+        terms = output_terms(truth.facts(0, h, i, truth.usual_tiles), numerics)
+        assert list(terms) == TERMS
+        assert all((term >= 0).all() for term in terms.values())
+        assert sum(terms.values()) == pytest.approx(truth.tolerance(numerics).output[0, h, i], rel=1e-12)
+
+
+def test_terms_of_an_empty_row() -> None:
+    truth = attention(*draw("normal", "bfloat16"), kv_lengths=0)
+    terms = output_terms(truth.facts(0, 0, 0, 1), FA_BF16)
+    assert all(not term.any() for name, term in terms.items() if name != "underflow")
+    assert np.all(terms["underflow"] == FA_BF16.w_o)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "numerics", "largest"),
+    [
+        ("uniform", FP32P_BF16, "output rounding"),
+        ("cancelling", FA_BF16, "weight storage"),
+        ("normal", STRICT_FP32, "products and score storage"),
+        ("cancelling", STRICT_FP32, "sums"),
+    ],
+)
+def test_the_largest_term_tells_the_cause(distribution: str, numerics: Numerics, largest: str) -> None:
+    truth = attention(*draw(distribution, numerics.dtype))
+    terms = output_terms(truth.facts(0, 1, 7, truth.usual_tiles), numerics)
+    assert max(terms, key=lambda name: float(np.median(terms[name]))) == largest
+
+
+def deviations(truth: Truth, numerics: Numerics) -> Any:
+    rows = [output_deviation(truth.facts(*at, truth.usual_tiles), numerics) for at in np.ndindex(truth.lse.shape)]
+    return np.reshape(rows, truth.output.shape)
+
+
+@pytest.mark.parametrize("numerics", PROFILES[1:], ids=lambda numerics: f"{numerics.name}-{numerics.dtype}")
+@BY_DISTRIBUTION
+def test_errors_deviate_as_predicted(numerics: Numerics, distribution: str) -> None:
+    """A thousand numbers and more: chance makes a few percent."""
+    inputs = draw(distribution, numerics.dtype)
+    truth = attention(*inputs, mask=[CAUSAL])
+    ratio = (kernel(inputs, truth, numerics)[0] - truth.output) / deviations(truth, numerics)
+    assert np.sqrt(np.square(ratio).mean()) <= 1.1
+
+
+@pytest.mark.parametrize("numerics", [FP32P_BF16, FA_BF16], ids=lambda numerics: numerics.name)
+def test_the_prediction_is_tight(numerics: Numerics) -> None:
+    inputs = draw("uniform", numerics.dtype)
+    truth = attention(*inputs, mask=[CAUSAL])
+    ratio = (kernel(inputs, truth, numerics)[0] - truth.output) / deviations(truth, numerics)
+    assert np.sqrt(np.square(ratio).mean()) >= 0.8
+
+
+def test_a_second_rounding_deviates_more_than_predicted() -> None:
+    inputs = draw("uniform", "bfloat16")
+    truth = attention(*inputs)
+    got, _ = kernel(inputs, truth, FP32P_BF16)
+    twice = (got * 1.1).astype(np.float32).astype("bfloat16").astype(np.float64) / 1.1
+    ratio = (twice - truth.output) / deviations(truth, FP32P_BF16)
+    assert np.sqrt(np.square(ratio).mean()) > 1.2
+
+
+def test_deviation_of_one_key_by_hand() -> None:
+    """Of the value 3 times weight 1: bfloat16 is spaced by 2^-6 between 2 and 4."""
+    truth = small(0.0, [1.0], [3.0])
+    deviation = output_deviation(truth.facts(0, 0, 0, 1), FA_BF16).item()
+    rest = 2.0**-24 * (1 + 3 + 3) * (3 + 3) + 2.0**-126 * 4
+    assert deviation == pytest.approx(math.sqrt(2.0**-14 / 3 + 2.0**-16 * 9 / 3 + rest**2), rel=1e-12)

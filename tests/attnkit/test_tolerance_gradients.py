@@ -298,7 +298,7 @@ def test_sequential_sums_and_more_tiles_widen_the_bound() -> None:
     default = gradient_tolerance(truth, cotangents, STRICT_FP32)
     for wider in (
         gradient_tolerance(truth, cotangents, STRICT_FP32, tiles=S),
-        gradient_tolerance(truth, cotangents, STRICT_FP32.in_sequence()),
+        gradient_tolerance(truth, cotangents, STRICT_FP32.with_sums("sequential")),
     ):
         for name in ("query", "key", "value"):
             assert np.all(getattr(wider, name) > getattr(default, name))

@@ -15,20 +15,20 @@ from attnkit_conformance.checks import gradients
 from attnkit_conformance.checks.edges import EMPTY_ROWS
 from attnkit_conformance.checks.numerics import DISTRIBUTIONS, OPTIONS
 from attnkit_conformance.gradient_cases import GradientCase
+from attnkit_conformance.items import items
+from attnkit_conformance.requirements import PROMISES
 from attnkit_conformance.selftest.plain import EVERYTHING
-from attnkit_conformance.selftest.running import CLASSES, checks
 from attnkit_conformance.structures import STRUCTURES
 
-# Checked by what they promise, and not by a refusal.
-PROMISES = {"devices", "libraries", "poison", "deterministic", "batch_invariant", "numerics"}
+IN_COMPANY = {"COMB", "SEARCH"}  # made of many features on purpose
 
 
 def all_cases() -> list[Case]:
-    return [run.keywords["case"] for name in CLASSES for _, run in checks(name)]
+    return [item.case for item in items()]
 
 
 def test_names_are_unique_within_a_test() -> None:
-    names = Counter(name for kind in CLASSES for name, _ in checks(kind))
+    names = Counter(item.id for item in items())
     assert [name for name, count in names.items() if count > 1] == []
 
 
@@ -41,7 +41,8 @@ def test_every_capability_is_asked_about_and_can_be_lacking() -> None:
 
 def test_most_cases_ask_for_one_thing_at_a_time() -> None:
     core = ak.Capabilities(grad=True)
-    lacking = Counter(len(case.on(core).undeclared(core)) for case in all_cases())
+    alone = [item.case for item in items() if item.requirement.area not in IN_COMPANY]
+    lacking = Counter(len(case.on(core).undeclared(core)) for case in alone)
     assert lacking[0] > 150
     assert lacking[1] > 300
     assert lacking[0] + lacking[1] > 0.8 * lacking.total()
@@ -57,7 +58,8 @@ def test_bounds_are_no_excuse(profile: str, dtype: str) -> None:
 
 
 def test_gradients_are_there_to_be_seen() -> None:
-    for case in (case for case in all_cases() if isinstance(case, GradientCase) and case.seeing.any()):
+    declared = [item.case for item in items(2)]
+    for case in (case for case in declared if isinstance(case, GradientCase) and case.seeing.any()):
         assert np.abs(case.gradients.value).max() > 1e-3, str(case)
         assert not case.gradients.value[~np.broadcast_to(case.reached["value"], case.arrays[2].shape)].any(), str(case)
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from attnkit_conformance import run_conformance
+from attnkit_conformance.reports.files import load_report
+
 BACKENDS = """
 import sys
 from dataclasses import replace
@@ -81,9 +84,9 @@ def test_one_line_is_a_whole_test_file(run: Run) -> None:
     assert "test_theirs.py::TestGroupedHeads::test_every_head_reads_its_own" in output
     assert "[plain-decode-b2h4k2t1s40d16-float32] PASSED" in output
     assert "attnkit conformance: plain of plain-plug-in 1.2" in output
-    assert "contract 1.0" in output
+    assert "contract 1.0; level 2, seed 0, in process, no verdict: use attnkit conform run" in output
     assert "skipped" not in output
-    assert "plain: 19 answered" in output
+    assert "plain: 19 answered; partial: 19 of " in output
 
 
 def test_the_installed_suite_runs_by_name(run: Run) -> None:
@@ -140,6 +143,7 @@ def test_nothing_runs_without_a_backend_in_parallel(run: Run) -> None:
         ("nobody", "no backend named 'nobody'"),
         ("absent", "cannot run here: no device; buy one"),
         ("mean:long", "no such path; paths of mean: attention, short"),
+        ("cmd:./harness", "programs of other languages come with cross-checking"),
     ],
 )
 def test_a_backend_that_cannot_be_had_is_an_error(run: Run, name: str, message: str) -> None:
@@ -203,3 +207,39 @@ def test_counts_survive_parallel_runs(run: Run) -> None:
     )
     assert status == pytest.ExitCode.OK, output
     assert "plain: 15 answered" in output
+
+
+def test_it_says_what_the_other_fronts_say(run: Run, tmp_path: Path) -> None:
+    target = "attnkit_conformance.selftest.plain:Plain"
+    options = ("--attnkit-level=0", "--attnkit-seed=3", "--attnkit-report=report")
+    status, output = run("-q", "-n", "2", f"--attnkit-backend={target}", *options, test_theirs=SUITE)
+    assert status == pytest.ExitCode.OK, output
+    assert "partial" not in output
+    assert "report: report" in output
+    ours, theirs = load_report(tmp_path / "report"), run_conformance(target, level=0, seed=3, isolated=False)
+    assert ours.footer is not None
+    assert ours.footer.verdict == "NO VERDICT: in process"
+    assert ours.header == theirs.header.model_copy(update={"started": ours.header.started})
+    assert [result.model_copy(update={"seconds": 0}) for result in ours.results] == [
+        result.model_copy(update={"seconds": 0}) for result in theirs.results
+    ]
+
+
+def test_a_report_of_a_part_says_so(run: Run, tmp_path: Path) -> None:
+    names = ("--attnkit-backend=plain", "--attnkit-backend=mean")
+    status, output = run("-q", *names, "-k", "TestOneHot and plain", "--attnkit-report=report", test_theirs=SUITE)
+    assert status == pytest.ExitCode.TESTS_FAILED, output
+    right, wrong = (load_report(tmp_path / "report" / name) for name in ("plain", "mean"))
+    assert right.header.partial
+    assert {result.status for result in right.results} == {"PASS"}
+    failed = [result for result in wrong.results if result.status == "FAIL"]
+    assert failed
+    assert "value of the chosen key" in failed[0].message
+    assert failed[0].worst is not None
+
+
+def test_the_classes_run_as_they_are(run: Run) -> None:
+    theirs = SUITE + "\nclass TestOurMerge(TestMerge):\n    def test_parts_make_the_whole(self):\n        pass\n"
+    status, output = run("-q", "--attnkit-backend=plain", "-k", "TestOurMerge", test_theirs=theirs)
+    assert status == pytest.ExitCode.INTERRUPTED, output
+    assert "TestOurMerge: the suite's classes run as they are, not as subclasses" in output

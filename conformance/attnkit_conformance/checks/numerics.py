@@ -40,6 +40,7 @@ DISTRIBUTIONS = each_dtype(
     [
         *_draws("plain", heads=1, kv_heads=1, queries=9, keys=161, head_dim=64),
         *_draws("causal", heads=1, kv_heads=1, queries=33, keys=33, head_dim=64, options=CAUSALLY),
+        *_draws("causal", heads=1, kv_heads=1, queries=9, keys=40, head_dim=32, options=CAUSALLY),
     ]
 )
 SIZES = [

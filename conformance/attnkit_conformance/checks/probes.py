@@ -6,14 +6,17 @@ size, ``E`` value head size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from attnkit.numerics import Numerics
 from attnkit_conformance.cases import OTHER_DTYPES, Array, Case, each_dtype, plain
 from attnkit_conformance.checking import Checks, over
 from attnkit_conformance.compare import assert_equal, assert_within
+from attnkit_conformance.measuring import Mismatch
 from attnkit_conformance.structures import CAUSALLY, GROUPED, LONG, SOFTCAPPED, STRUCTURES
 from attnkit_conformance.subject import Subject
 
@@ -53,8 +56,14 @@ class TestOneHot(Checks):
         place = (sequence, head // (case.heads // case.kv_heads), _targets(case))
         query = np.where(seen, 1024 * codes[place], 0)
         asked = replace(case, options={**case.options, "scale": 1.0}).holding((query, codes, digits))
-        expected = np.where(seen, digits[place], 0)
-        assert_within(asked.call(backend).output, expected, 0.25, what="value of the chosen key")
+        output, expected = asked.call(backend).output, np.where(seen, digits[place], 0)
+        numerics = backend.numerics(case.dtype)
+        bound = _absorbed(expected, asked.tolerance(numerics).output, numerics)
+        try:
+            assert_within(output, expected, bound, what="value of the chosen key")
+        except Mismatch as error:
+            message = f"{error}; {_decoded(plain(output), expected, digits, case)}"
+            raise Mismatch(message, error.what, error.actual, error.expected, error.tau) from error
 
 
 class TestGroupedHeads(Checks):
@@ -108,6 +117,37 @@ def _identities(case: Case) -> Iterator[tuple[int, Array]]:
         columns = np.arange(min(case.width, case.keys - start))
         value[:, :, start + columns, columns] = 1
         yield start, value
+
+
+def _absorbed(expected: Array, tau: Array, numerics: Numerics) -> Array:
+    """Give the bounds of values that the output type holds exactly: 0 where rounding to it must take every error away.
+
+    It does where the error before it, ``tau - u_o |o|``, is less than half of the smallest gap beside the value.
+    """
+    rounding = numerics.u_o * np.abs(expected)
+    return np.where(tau - rounding < rounding / 2, 0.0, tau)
+
+
+def _decoded(output: Array, expected: Array, digits: Array, case: Case) -> str:
+    """Say which key came out in the row that is furthest from its own."""
+    b, h, i = _place(np.abs(output - expected).max(axis=-1), np.argmax)
+    wanted = (b, h // (case.heads // case.kv_heads), int(_targets(case)[b, h, i]))
+    found = _place(np.abs(digits - output[b, h, i]).max(axis=-1), np.argmin)
+    row = f"row {i} of head {h} in sequence {b}"
+    if found == wanted or not case.seeing[b, h, i]:
+        return f"{row} is off, yet nearest to what it must be"
+    return f"{row} must read {_named(wanted)}; what came is nearest to {_named(found)}"
+
+
+def _place(apart: Array, choose: Callable[[Array], Any]) -> tuple[int, ...]:
+    """Give the index of the largest or the smallest distance; what is no number is infinitely far."""
+    place = np.unravel_index(int(choose(np.where(np.isfinite(apart), apart, np.inf))), apart.shape)
+    return tuple(map(int, place))
+
+
+def _named(place: tuple[int, ...]) -> str:
+    sequence, head, key = place
+    return f"key {key} of head {head} in sequence {sequence}"
 
 
 def _codes(case: Case) -> Array:

@@ -2,7 +2,8 @@
 
 Every method takes and gives NumPy arrays, plain data, and *things*: arrays, masks and caches that live with the backend
 and that the suite only hands back. So the same methods can be called in another process (``harness.remote``), and what
-the suite knows of the right answers never comes near the backend.
+the suite knows of the right answers never comes near the backend. A method that says that it gives a ``NumpyArray``
+gives numbers; any other gives a thing wherever it gives an array.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import numpy as np
 
 import attnkit as ak
 from attnkit.arrays import needs_grad
+from attnkit.call import describe_call, gather_options
+from attnkit_conformance.environment import environment
 from attnkit_conformance.harness.foreign import Foreign
 from attnkit_conformance.harness.tracking import requiring_grad
 from attnkit_conformance.harness.views import VIEWS
@@ -64,15 +67,36 @@ class Harness:
         The backend.
     choice
         What ``backend=`` gets: by default the name, for one that is registered.
+    source
+        The plug-in that it comes from, with its version.
+    device
+        Where its arrays are to lie, in the words of its array library; by default where its ``from_numpy`` puts them.
+
+    Attributes
+    ----------
+    is_remote
+        The backend lives in a process of its own, which may be lost.
+    gone
+        What became of that process, if it is there no more.
     """
 
+    is_remote = False
+    gone: Exception | None = None
+
     def __init__(
-        self, name: str, backend: ak.Backend, choice: ak.Backend | str | None = None, source: str = ""
+        self, name: str, backend: ak.Backend, choice: ak.Backend | str | None = None, source: str = "", device: str = ""
     ) -> None:
         self.name = name
         self.backend = backend
         self.choice = name if choice is None else choice
         self.source = source
+        self.device = device
+
+    def allow(self, seconds: float) -> None:
+        """Give the backend so much time from now on; only one in a process of its own can be interrupted."""
+
+    def close(self) -> None:
+        """End the backend's process, if it has one of its own."""
 
     def describe(self) -> Description:
         """Say what is under test."""
@@ -85,23 +109,31 @@ class Harness:
             capabilities=self.backend.capabilities(),
         )
 
+    def environment(self) -> dict[str, str]:
+        """Say what the backend runs on: versions and hardware."""
+        return environment(self.backend.capabilities(), self.device)
+
     # Arrays
 
     def array(self, array: NumpyArray) -> Thing:
         """Copy a NumPy array into the backend."""
-        return self.backend.from_numpy(array)
+        made = self.backend.from_numpy(array)
+        return array_api_compat.to_device(made, self.device) if self.device else made
 
     def numpy(self, thing: Thing) -> NumpyArray:
         """Copy an array of the backend into a NumPy one."""
-        return self.backend.to_numpy(thing)
+        array = self.backend.to_numpy(thing)
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"to_numpy must give a NumPy array, got {type(array).__name__}")
+        return array
 
     def view(self, array: NumpyArray, how: str) -> Thing:
         """Copy a NumPy array into the backend so that it lies there in one of the ways of ``VIEWS``."""
-        return VIEWS[how](self.backend.from_numpy, array)
+        return VIEWS[how](self.array, array)
 
     def broadcast(self, array: NumpyArray, shape: Sequence[int]) -> Thing:
         """Copy a NumPy array into the backend, and repeat it there without a copy (stride 0)."""
-        one = self.backend.from_numpy(array)
+        one = self.array(array)
         return array_api_compat.array_namespace(one).broadcast_to(one, tuple(shape))
 
     def foreign(self, array: NumpyArray) -> Thing:
@@ -110,18 +142,23 @@ class Harness:
 
     def requiring_grad(self, array: NumpyArray) -> Thing:
         """Copy a NumPy array into the backend so that it requires gradients, where there is such a thing."""
-        return requiring_grad(self.backend.from_numpy(array))
+        return requiring_grad(self.array(array))
 
     def needs_grad(self, thing: Thing) -> bool:
         """Tell whether an array requires gradients."""
         return needs_grad(thing)
+
+    def litter(self, array: NumpyArray, times: int) -> None:
+        """Copy an array into the backend a few times and let go of the copies, so that new memory may look like it."""
+        copies = [self.array(array) for _ in range(times)]
+        del copies[:]
 
     def write(self, thing: Thing, array: NumpyArray | float) -> bool:
         """Write new contents into an array where it lies; ``False`` where its library does not allow that."""
         if thing is None:
             return False
         try:
-            thing[...] = self.backend.from_numpy(array) if isinstance(array, np.ndarray) else array
+            thing[...] = self.array(array) if isinstance(array, np.ndarray) else array
         except (TypeError, ValueError):
             return False
         return True
@@ -148,9 +185,9 @@ class Harness:
 
     def reasons(self, arrays: Sequence[Thing], options: Mapping[str, Any], lse: bool = False) -> list[str]:
         """Give the codes of all reasons of the backend against a call, without making it; none where it takes it."""
-        asked = ak.explain(*arrays, **options, lse=lse, backend=self.choice).request
-        path = self.describe().path
-        return [reason.code for reason in self.backend.unsupported(asked, path)]
+        query, key, value = arrays
+        request, _ = describe_call(query, key, value, gather_options(**options), lse)
+        return [reason.code for reason in self.backend.unsupported(request, self.describe().path)]
 
     def vjp(
         self, arguments: Mapping[str, Thing], names: Sequence[str], cotangents: Sequence[Thing]
@@ -188,4 +225,4 @@ class Harness:
         return np.array(self.cache_counter(cache, layer, name))
 
     def _moved(self, item: Any) -> Any:
-        return self.backend.from_numpy(item) if isinstance(item, np.ndarray) else item
+        return self.array(item) if isinstance(item, np.ndarray) else item

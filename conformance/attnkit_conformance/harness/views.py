@@ -25,8 +25,8 @@ def _column_major(make: Maker, array: NumpyArray) -> Array:
 
 
 def _sliced(make: Maker, array: NumpyArray) -> Array:
-    """Every other token, and the middle of the features, of a larger array."""
-    wide = np.full((*array.shape[:2], 2 * array.shape[2], array.shape[3] + 3), 7, array.dtype)
+    """Every other token, and the middle of the features, of a larger array that holds NaN elsewhere."""
+    wide = np.full((*array.shape[:2], 2 * array.shape[2], array.shape[3] + 3), np.nan, array.dtype)
     wide[:, :, ::2, 1:-2] = array
     return make(wide)[:, :, ::2, 1:-2]
 

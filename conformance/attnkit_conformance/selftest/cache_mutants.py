@@ -6,6 +6,7 @@ The suite makes caches with ``attnkit.make_cache``; here the subject makes a fau
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import attnkit as ak
 from attnkit.cache import ContiguousCache
 from attnkit_conformance.harness.local import Harness
 from attnkit_conformance.selftest.faults import Mutant
-from attnkit_conformance.selftest.plain import Array, Plain
+from attnkit_conformance.selftest.plain import EVERYTHING, Array, Plain
 from attnkit_conformance.subject import Subject
 
 
@@ -39,11 +40,11 @@ def fault(
     backend: type[Plain] = Plain,
     layer: type[ak.CacheLayer] | None = None,
 ) -> Mutant:
-    kind = cache if layer is None else _with_layer(layer)
+    kind = cache if layer is None else with_layer(layer)
     return Mutant(name, killer, lambda: Subject(FaultyCaches(name.replace("_", "-"), backend, kind)))
 
 
-def _with_layer(layer: type[ak.CacheLayer]) -> type[ContiguousCache]:
+def with_layer(layer: type[ak.CacheLayer]) -> type[ContiguousCache]:
     class Cache(ContiguousCache):
         def __init__(self, config: ak.KVCacheConfig, choice: Any) -> None:
             super().__init__(config, choice)
@@ -89,6 +90,12 @@ class KeysForValues(Plain):
     def gather(self, pages: ak.Pages, slots: Array) -> tuple[Array, Array]:
         key, value = super().gather(pages, slots)
         return key, key if key.shape == value.shape else value
+
+
+class Undeclaring(Plain):
+    """Takes no cache of another element type, and no soft-cap."""
+
+    declared = replace(EVERYTHING, kv_dtype=False, softcap=False)
 
 
 class Stale(ak.CacheLayer):
@@ -168,6 +175,42 @@ class CountsFirst(ak.CacheLayer):
         super().append(key, value, lengths=lengths)
 
 
+class CountsUnchecked(ak.CacheLayer):
+    """Counts new tokens before it looks at them, and does not take that back."""
+
+    def append(self, key: Array, value: Array, *, lengths: Any = None) -> None:
+        try:
+            super().append(key, value, lengths=lengths)
+        except ak.AttnkitError:
+            self._counts += 1
+            raise
+
+
+class CountsRefused(ak.CacheLayer):
+    """Counts the queries as tokens, then learns that it may not answer them."""
+
+    def _attend(self, query: Array, options: Any, *, lse: bool) -> ak.AttentionOutput:
+        try:
+            return super()._attend(query, options, lse=lse)
+        except ak.UnsupportedError:
+            self._counts += 1
+            raise
+
+
+class PositionsRestart(ak.CacheLayer):
+    """Counts positions from the last cut on."""
+
+    _cut = 0
+
+    def forget_ragged(self) -> None:
+        super().forget_ragged()
+        self._cut = int(self._counts.min())
+
+    @property
+    def next_position(self) -> Array:
+        return self._counts - self._cut
+
+
 class LengthsIgnored(ak.CacheLayer):
     """Takes every token of every sequence."""
 
@@ -208,129 +251,6 @@ class LiveViews(ak.CacheLayer):
         return pages.key[:, :, :most], pages.value[:, :, :most]
 
 
-class TruncateOneMore(ContiguousCache):
-    """Keeps one token too many."""
-
-    def truncate(self, length: Any) -> None:
-        kept = np.minimum(np.asarray(length) + 1, self.stored) if np.min(length) >= 0 else length
-        super().truncate(kept if np.max(length) <= self.stored.min() else length)
-
-
-class TruncateOneLess(ContiguousCache):
-    """Keeps one token too few."""
-
-    def truncate(self, length: Any) -> None:
-        super().truncate(np.broadcast_to(np.maximum(np.asarray(length) - 1, 0), (self.config.batch_size,)).copy())
-
-
-class TruncateUnchecked(ContiguousCache):
-    """Counts tokens that were never there."""
-
-    def truncate(self, length: Any) -> None:
-        self._set_counts(length)
-
-
-class FirstLayerOnly(ContiguousCache):
-    """Truncates the first layer and forgets the others."""
-
-    def truncate(self, length: Any) -> None:
-        others = self._counts[1:].copy()
-        super().truncate(length)
-        self._counts[1:] = others
-
-
-class KeysOnly(ContiguousCache):
-    """Reorders keys and leaves values where they are."""
-
-    def _copy(self, layer: int, source: Array, counts: Array) -> ak.Pages:
-        fresh = super()._copy(layer, source, counts)
-        fresh.value[...] = self.pages[layer].value
-        return fresh
-
-
-class InPlaceReorder(ContiguousCache):
-    """Reorders in place, reading what it has overwritten."""
-
-    def reorder(self, indices: Array) -> None:
-        super().reorder(np.arange(self.config.batch_size))
-        source = np.asarray(indices)
-        for pages in self.pages:
-            for b, index in enumerate(source):
-                pages.key[b], pages.value[b] = pages.key[index], pages.value[index]
-        self._set_counts(self._counts[:, source])
-
-
-class SharedBeams(ContiguousCache):
-    """Lets duplicated sequences share their page."""
-
-    index: Array | None = None
-
-    def reorder(self, indices: Array) -> None:
-        self.index = self.table().index[np.asarray(indices), 0]
-        self._set_counts(self._counts[:, np.asarray(indices)])
-
-    def slots(self, pages: ak.Pages, start: Array, count: int) -> Array:
-        first = self.table().index[:, 0] * pages.page_size + start
-        return first[:, None] + np.arange(count)[None, :]
-
-    def table(self) -> ak.PageTable:
-        batch = self.config.batch_size
-        index = np.arange(batch) if self.index is None else self.index
-        return ak.PageTable(index[:, None], np.zeros(batch, np.int64))
-
-
-class CountsStay(ContiguousCache):
-    """Reorders tokens and leaves the lengths where they are."""
-
-    def reorder(self, indices: Array) -> None:
-        counts = self._counts.copy()
-        super().reorder(indices)
-        self._set_counts(counts)
-
-
-class OneStorage(ContiguousCache):
-    """Ignores the number of a layer."""
-
-    def initial_pages(self) -> list[ak.Pages]:
-        return super().initial_pages()[:1] * self.config.num_layers
-
-    def reserve(self, needed: Array) -> list[ak.Pages]:
-        return super().reserve(needed)[:1] * self.config.num_layers
-
-
-class Wrapping(ContiguousCache):
-    """Starts again from the front when it is full."""
-
-    def reserve(self, needed: Array) -> list[ak.Pages]:
-        return self.pages if self.config.max_length else super().reserve(needed)
-
-    def slots(self, pages: ak.Pages, start: Array, count: int) -> Array:
-        first = np.arange(self.config.batch_size)[:, None] * pages.page_size
-        return first + (start[:, None] + np.arange(count)[None, :]) % max(pages.page_size, 1)
-
-
-class GrowsEmpty(ContiguousCache):
-    """Grows without taking the old tokens along."""
-
-    def _grown(self, capacity: int) -> list[ak.Pages]:
-        return self._allocate(capacity)
-
-
-class LongestLayer(ContiguousCache):
-    """Reports the longest layer."""
-
-    @property
-    def stored(self) -> Array:
-        return self._counts.max(axis=0)
-
-
-class ResetKeepsCounters(ContiguousCache):
-    """Throws the tokens away and goes on counting them."""
-
-    def reset(self) -> None:
-        self.pages = [type(pages)(pages.key * 0, pages.value * 0) for pages in self.pages]
-
-
 CACHE_MUTANTS = [
     fault("append_overwrites_last", "TestCacheEquivalence", backend=OverwritesLast),
     fault("stored_through_half", "TestCacheEquivalence", backend=ThroughHalf),
@@ -344,22 +264,12 @@ CACHE_MUTANTS = [
     fault("attend_writes", "TestFailedCalls", layer=Writing),
     fault("attend_counts", "TestFailedCalls", layer=Counting),
     fault("counted_before_it_fails", "TestFailedCalls", layer=CountsFirst),
+    fault("counted_before_it_is_checked", "TestFailedCalls::test_arguments_that_do_not_fit", layer=CountsUnchecked),
+    fault("refused_after_it_was_counted", "TestCacheEdges", backend=Undeclaring, layer=CountsRefused),
+    fault("positions_restart", "TestForgetting", layer=PositionsRestart),
     fault("append_lengths_ignored", "TestCacheEquivalence::test_ragged_appends", layer=LengthsIgnored),
     fault("ragged_queries_forgotten", "TestCacheEquivalence::test_ragged_appends", layer=RaggedForgotten),
     fault("longest_for_all", "TestCacheEquivalence::test_ragged_appends", layer=LongestForAll),
     fault("counters_handed_out", "TestOwnership", layer=LiveCounters),
     fault("views_handed_out", "TestOwnership", layer=LiveViews),
-    fault("truncate_one_more", "TestForgetting", TruncateOneMore),
-    fault("truncate_one_less", "TestForgetting", TruncateOneLess),
-    fault("truncate_unchecked", "TestForgetting::test_too_much_is_refused", TruncateUnchecked),
-    fault("truncate_first_layer_only", "TestForgetting", FirstLayerOnly),
-    fault("reorder_keys_only", "TestReorder", KeysOnly),
-    fault("reorder_in_place", "TestReorder", InPlaceReorder),
-    fault("beams_shared", "TestReorder", SharedBeams),
-    fault("reorder_without_lengths", "TestReorder::test_lengths_move_along", CountsStay),
-    fault("layer_ignored", "TestCacheEquivalence::test_layers_are_apart", OneStorage),
-    fault("capacity_wraps", "TestFailedCalls", Wrapping),
-    fault("growth_forgets", "TestCacheEquivalence", GrowsEmpty),
-    fault("stack_reports_longest", "TestCacheEquivalence::test_layers_are_apart", LongestLayer),
-    fault("reset_keeps_counters", "TestForgetting::test_reset", ResetKeepsCounters),
 ]

@@ -1,15 +1,14 @@
-"""Faults in what a call does besides: memory, types, reproducibility, and what it refuses."""
+"""Faults in what a call does besides: memory, types, reproducibility."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import attnkit as ak
 from attnkit_conformance.selftest.faults import fault
-from attnkit_conformance.selftest.plain import EVERYTHING, Array, Plain
+from attnkit_conformance.selftest.plain import Array, Plain
 
 
 class Buffered(Plain):
@@ -97,7 +96,7 @@ def packed(array: Array) -> Array:
     return array.base.reshape(-1)[: array.size].reshape(array.shape)
 
 
-CALLS = [
+CALL_MUTANTS = [
     fault("view_of_a_buffer", "TestArguments", Buffered),
     fault("stale_buffer", "TestEmpty", Stale),
     fault("results_remembered", "TestArguments", Remembering),
@@ -115,78 +114,3 @@ CALLS = [
     fault("noise", "TestDeterminism", Noisy),
     fault("batch_dependent", "TestDeterminism", BatchTile),
 ]  # fmt: skip
-
-
-def without(*codes: str) -> ak.Capabilities:
-    return replace(EVERYTHING, **dict.fromkeys(codes, False))
-
-
-def silent(*codes: str) -> Any:
-    """Refuse less than what is not declared."""
-
-    def unsupported(self: Plain, request: ak.AttentionRequest, path: str | None = None) -> list[ak.Reason]:
-        return [reason for reason in ak.Backend.unsupported(self, request, path) if reason.code not in codes]
-
-    return unsupported
-
-
-def refusing(code: str, used: Any) -> Any:
-    """Refuse what is declared."""
-
-    def unsupported(self: Plain, request: ak.AttentionRequest, path: str | None = None) -> list[ak.Reason]:
-        reasons = ak.Backend.unsupported(self, request, path)
-        return [*reasons, ak.Reason(code, code, "absent", "given")] if used(request) else reasons
-
-    return unsupported
-
-
-def renamed(self: Plain, request: ak.AttentionRequest, path: str | None = None) -> list[ak.Reason]:
-    return [replace(reason, code="unsupported") for reason in ak.Backend.unsupported(self, request, path)]
-
-
-class GivesUp(Plain):
-    """Gives up in the middle of a call."""
-
-    declared = without("sinks")
-    unsupported = silent("sinks")
-
-    def sinks(self, operands: ak.Operands, request: ak.AttentionRequest) -> Array | None:
-        if operands.sinks is not None:
-            raise NotImplementedError("sinks")
-        return None
-
-
-def unwrapped(self: Plain, *arrays: Any) -> Any:
-    return tuple(np.asarray(getattr(array, "_array", array)) for array in arrays)
-
-
-REFUSALS = [
-    fault("undeclared_dropped", "TestApplied", declared=without("alibi"), unsupported=silent("alibi"),
-          alibi=lambda self, operands, request: 0),
-    fault("undeclared_applied", "TestApplied", declared=without("softcap"), unsupported=silent("softcap")),
-    fault("undeclared_gqa", "TestGroupedHeads", declared=without("gqa"), unsupported=silent("gqa")),
-    fault("undeclared_dtype", "TestNumerics", declared=replace(EVERYTHING, dtypes=frozenset({"float32"})),
-          unsupported=silent("dtypes")),
-    fault("undeclared_head_dim", "TestNumerics::test_head_sizes", unsupported=silent("head_dims"),
-          declared=replace(EVERYTHING, head_dims=ak.Sizes(8, 128, 8))),
-    fault("undeclared_key_length", "TestOneHot", declared=replace(EVERYTHING, max_key_length=1024),
-          unsupported=silent("max_key_length")),
-    fault("undeclared_lse", "TestMerge", declared=without("lse"), unsupported=silent("lse")),
-    fault("undeclared_lengths_in_a_cache", "TestCacheEquivalence::test_ragged_appends",
-          declared=without("lengths"), unsupported=silent("lengths")),
-    fault("undeclared_type_of_a_cache", "TestOwnership::test_queries_of_another_type",
-          declared=without("kv_dtype"), unsupported=silent("kv_dtype")),
-    fault("declared_refused", "TestApplied",
-          unsupported=refusing("window", lambda request: request.mask.left is not None)),
-    fault("declared_refused_as_a_path", "TestApplied",
-          unsupported=refusing("path", lambda request: request.mask.chunks)),
-    fault("declared_refused_together", "TestApplied",
-          unsupported=refusing("dense", lambda request: request.mask.dense and request.mask.documents)),
-    fault("foreign_arrays_taken", "TestRefused", unsupported=silent("libraries"), read=unwrapped),
-    fault("gradients_detached", "TestRefused", unsupported=silent("grad")),
-    fault("refused_by_another_error", "TestApplied", GivesUp),
-    fault("refused_without_its_code", "TestApplied", declared=without("bias"), unsupported=renamed),
-    fault("poison_declared_masked", "TestHiddenKeys", declared=replace(EVERYTHING, poison="masked")),
-]  # fmt: skip
-
-CALL_MUTANTS = [*CALLS, *REFUSALS]

@@ -53,16 +53,20 @@ class Differentiable(Plain):
     def attention(
         self, query: Array, key: Array, value: Array, operands: ak.Operands, request: ak.AttentionRequest
     ) -> ak.AttentionOutput:
+        """Compute one call and remember it."""
         arrays = {"query": query, "key": key, "value": value, "bias": operands.bias, "sinks": operands.sinks}
         arrays = {name: array for name, array in arrays.items() if array is not None}
-        operands = operands._replace(**{name: np.asarray(arrays[name]) for name in ("bias", "sinks") if name in arrays})
-        result = super().attention(*map(np.asarray, (query, key, value)), operands, request)
+        bias, sinks = (None if array is None else np.asarray(array) for array in (operands.bias, operands.sinks))
+        query, key, value = map(np.asarray, (query, key, value))
+        operands = operands._replace(bias=bias, sinks=sinks)
+        result = super().attention(query, key, value, operands, request)
         self.last = Recorded(arrays, operands, request, result.output)
         return result
 
     def vjp(
         self, function: Callable[..., Sequence[Array]], arrays: Sequence[Array], cotangents: Sequence[Array]
     ) -> tuple[Sequence[Array], Sequence[Array]]:
+        """Evaluate a function that makes one call, and go back through it."""
         leaves = [requiring_grad(array) for array in arrays]
         results = function(*leaves)
         gradients = self.backward(self.last, *cotangents)
@@ -87,6 +91,7 @@ class Differentiable(Plain):
         return gradients
 
     def way(self, call: Recorded, cotangent: Array, lse_cotangent: Any) -> Way:
+        """Compute once more what the way back starts from."""
         request, operands = call.request, call.operands
         query, key, value = (np.asarray(call.arrays[name]).astype(request.accumulate) for name in _NAMES)
         rows = self.live_rows(operands)
@@ -105,48 +110,63 @@ class Differentiable(Plain):
         return Way(query, key, value, capped, shown, weights, lse, cotangent, above, operands, request)
 
     def live_rows(self, operands: ak.Operands) -> Array:
+        """Tell which rows are no padding, ``[B, 1, T, 1]``."""
         return self.valid(operands.query_lengths, operands.query_length)[:, None, :, None]
 
     def shown(self, operands: ak.Operands, request: ak.AttentionRequest) -> Array:
+        """Tell which keys each row saw."""
         return self.visible(operands, request)
 
     def weights(self, scores: Array, lse: Array) -> Array:
+        """Give the normalised weights ``[B, H, T, S]``."""
         return np.exp(scores - self.base(lse)[..., None])
 
     def delta(self, cotangent: Array, output: Array) -> Array:
+        """Give the part of the cotangent along the output, ``[B, H, T]``."""
         return (cotangent * output).sum(axis=-1)
 
     def lse_part(self, cotangent: Any) -> Any:
+        """Give what comes back through the log-sum-exp."""
         return cotangent
 
     def into_scores(self, way: Way) -> Array:
+        """Give the gradient of the scores."""
         return way.weights * (self.reach(way) + way.above[..., None])
 
     def into_products(self, way: Way, scores: Array) -> Array:
+        """Give the gradient of the scaled products, back through the soft-cap."""
         return np.where(way.shown, scores * self.cap_slope(way), 0)
 
     def reach(self, way: Way) -> Array:
+        """Give the gradient of the weights."""
         return np.where(way.shown, way.cotangent @ way.value.swapaxes(-1, -2), 0)
 
     def cap_slope(self, way: Way) -> Any:
+        """Give the derivative of the soft-cap, ``1 - tanh^2``."""
         return 1 if way.request.softcap is None else 1 - (way.capped / way.request.softcap) ** 2
 
     def scale_query(self, scale: float) -> float:
+        """Give the factor of the gradient of the query."""
         return scale
 
     def group_sum(self, gradient: Array, request: ak.AttentionRequest) -> Array:
+        """Sum over the query heads of a group."""
         batch, heads, *shape = gradient.shape
         return gradient.reshape(batch, request.num_kv_heads, heads // max(1, request.num_kv_heads), *shape).sum(axis=2)
 
     def bias_sum(self, gradient: Array, shape: tuple[int, ...]) -> Array:
+        """Sum over the axes along which the bias was broadcast."""
         axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
         return gradient.sum(axis=axes, keepdims=True)
 
     def sink_sum(self, way: Way) -> Array:
-        sinks = way.operands.sinks.astype(way.request.accumulate)[:, None]
-        return (np.exp(sinks - self.base(way.lse)) * way.above).sum(axis=(0, 2))
+        """Give the gradient of the sinks, ``[H]``."""
+        sinks: Array = way.operands.sinks
+        weights = np.exp(sinks.astype(way.request.accumulate)[:, None] - self.base(way.lse))
+        return (weights * way.above).sum(axis=(0, 2))
 
     def convert(self, gradient: Array, leaf: Array) -> Array:
+        """Round a gradient to the element type of its argument."""
         return gradient.reshape(leaf.shape).astype(leaf.dtype)
 
 

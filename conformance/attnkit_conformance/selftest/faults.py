@@ -10,11 +10,11 @@ from attnkit_conformance.selftest.plain import Array, Plain, unregistered
 from attnkit_conformance.subject import Subject
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Mutant:
     """A fault.
 
-    Parameters
+    Attributes
     ----------
     name
         What is wrong.
@@ -28,8 +28,12 @@ class Mutant:
     killer: str
     subject: Callable[[], Subject]
 
+    def __str__(self) -> str:
+        return self.name
+
 
 def fault(name: str, killer: str, parent: type[Plain] = Plain, **members: Any) -> Mutant:
+    """Make a mutant of a backend with other members."""
     kind = type(name.title(), (parent,), {"name": name.replace("_", "-"), **members})
     return Mutant(name, killer, lambda: unregistered(kind()))
 

@@ -48,6 +48,10 @@ CAUSAL = [
     fault("causal_for_the_first_head_only", "TestCausality",
           causal=lambda self, p, j: (j <= p) | (np.arange(2)[:, None, None] > 0)),
     fault("causal_in_whole_tiles", "TestCausality", causal=lambda self, p, j: j // 16 <= p // 16),
+    fault("causal_skips_tiles_it_only_touches", "TestAttendance",
+          causal=lambda self, p, j: (j <= p) & ~((j == p) & (p % 16 == 0))),
+    fault("causal_skips_large_tiles_it_only_touches", "TestAttendance",
+          causal=lambda self, p, j: (j <= p) & ~((j == p) & (p % 128 == 0))),
     fault("causal_in_large_tiles", "TestCausality", causal=lambda self, p, j: (j <= p) | ((j > 1151) & (p > 1151))),
 ]  # fmt: skip
 

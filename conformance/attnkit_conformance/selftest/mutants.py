@@ -4,8 +4,32 @@ from __future__ import annotations
 
 from attnkit_conformance.selftest.cache_mutants import CACHE_MUTANTS
 from attnkit_conformance.selftest.call_mutants import CALL_MUTANTS
+from attnkit_conformance.selftest.combination_mutants import COMBINATION_MUTANTS
+from attnkit_conformance.selftest.edge_mutants import EDGE_MUTANTS
+from attnkit_conformance.selftest.faults import Mutant
+from attnkit_conformance.selftest.front_mutants import FRONT_MUTANTS
 from attnkit_conformance.selftest.gradient_mutants import GRADIENT_MUTANTS
 from attnkit_conformance.selftest.mask_mutants import MASK_MUTANTS
+from attnkit_conformance.selftest.precision_mutants import PRECISION_MUTANTS
+from attnkit_conformance.selftest.probe_mutants import PROBE_MUTANTS
+from attnkit_conformance.selftest.quality_mutants import QUALITY_MUTANTS
+from attnkit_conformance.selftest.refusal_mutants import REFUSAL_MUTANTS
 from attnkit_conformance.selftest.score_mutants import SCORE_MUTANTS
+from attnkit_conformance.selftest.stack_mutants import STACK_MUTANTS
 
-MUTANTS = [*MASK_MUTANTS, *SCORE_MUTANTS, *CALL_MUTANTS, *CACHE_MUTANTS, *GRADIENT_MUTANTS]
+MUTANTS: tuple[Mutant, ...] = (
+    *MASK_MUTANTS,
+    *SCORE_MUTANTS,
+    *PRECISION_MUTANTS,
+    *QUALITY_MUTANTS,
+    *COMBINATION_MUTANTS,
+    *CALL_MUTANTS,
+    *REFUSAL_MUTANTS,
+    *FRONT_MUTANTS,
+    *EDGE_MUTANTS,
+    *PROBE_MUTANTS,
+    *CACHE_MUTANTS,
+    *STACK_MUTANTS,
+    *GRADIENT_MUTANTS,
+)
+BY_NAME: dict[str, Mutant] = {mutant.name: mutant for mutant in MUTANTS}

@@ -1,21 +1,23 @@
 """A small correct backend in plain NumPy, cut into one method for each thing that can be got wrong.
 
-Axes: ``B`` batch, ``H`` query heads, ``K`` key/value heads, ``T`` query length, ``S`` key length, ``w`` keys of a tile.
+Axes: ``B`` batch, ``H`` query heads, ``K`` key/value heads, ``T`` query length, ``S`` key length, ``D`` query/key head
+size, ``E`` value head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 import attnkit as ak
 from attnkit_conformance.harness.local import Harness
+from attnkit_conformance.selftest.softmax import Softmax
+from attnkit_conformance.selftest.visibility import Visibility
 from attnkit_conformance.subject import Subject
 
-Array = np.ndarray[Any, Any]
+Array = Any
 EVERYTHING = ak.Capabilities(
     dtypes=frozenset({"float16", "bfloat16", "float32", "float64"}),
     gqa=True, value_dim=True, window=True, prefix=True, chunked=True, documents=True, dense=True,
@@ -25,25 +27,30 @@ EVERYTHING = ak.Capabilities(
 )  # fmt: skip
 
 
-class Plain(ak.Backend):
+class Plain(Visibility, Softmax, ak.Backend):
+    """Everything but gradients, in the accumulation type from the first product to the last division."""
+
     name = "plain"
-    declared = EVERYTHING
+    declared: ClassVar[ak.Capabilities] = EVERYTHING
     hidden = -np.inf
-    tile = 16
 
     def capabilities(self) -> ak.Capabilities:
+        """Declare everything but gradients."""
         return self.declared
 
     def from_numpy(self, array: Array) -> Array:
+        """Copy an array."""
         return np.array(array)
 
     def to_numpy(self, array: Array) -> Array:
+        """Copy an array."""
         return np.array(array)
 
     @np.errstate(all="ignore")
     def attention(
         self, query: Array, key: Array, value: Array, operands: ak.Operands, request: ak.AttentionRequest
     ) -> ak.AttentionOutput:
+        """Compute one call."""
         query, key, value = (array.astype(request.accumulate) for array in self.read(query, key, value))
         alive = self.valid(operands.kv_lengths, key.shape[2])[:, None, :, None]
         key, value = np.where(alive, key, 0), np.where(alive, value, 0)
@@ -55,35 +62,48 @@ class Plain(ak.Backend):
         return ak.AttentionOutput(self.finish(output, query, request), lse.astype(request.accumulate))
 
     def read(self, query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
+        """Take the arrays as they were given."""
         return query, key, value
 
     # Heads
 
     def key_head(self, head: Array, request: ak.AttentionRequest) -> Array:
+        """Give the head of the keys that each query head reads."""
         return head // request.group
 
     def value_head(self, head: Array, request: ak.AttentionRequest) -> Array:
+        """Give the head of the values that each query head reads."""
         return self.key_head(head, request)
 
     # Scores
 
     def scores(self, query: Array, key: Array, operands: ak.Operands, request: ak.AttentionRequest) -> Array:
-        capped = self.cap(self.scale(request) * self.products(query, key), request)
+        """Give the scores ``[B, H, T, S]`` in the order of A2."""
+        capped = self.cap(self.scaled_products(query, key, request), request)
         return capped + self.bias(operands, request) + self.alibi(operands, request)
 
+    def scaled_products(self, query: Array, key: Array, request: ak.AttentionRequest) -> Array:
+        """Multiply queries with keys, and scale."""
+        return self.scale(request) * self.products(query, key)
+
     def products(self, query: Array, key: Array) -> Array:
+        """Multiply queries with keys."""
         return query @ key.swapaxes(-1, -2)
 
     def scale(self, request: ak.AttentionRequest) -> float:
+        """Give the scale."""
         return request.scale
 
     def cap(self, scores: Array, request: ak.AttentionRequest) -> Array:
+        """Bend the scores to what the soft-cap allows."""
         return scores if request.softcap is None else request.softcap * np.tanh(scores / request.softcap)
 
     def bias(self, operands: ak.Operands, request: ak.AttentionRequest) -> Any:
+        """Give the bias in the accumulation type."""
         return 0 if operands.bias is None else operands.bias.astype(request.accumulate)
 
     def alibi(self, operands: ak.Operands, request: ak.AttentionRequest) -> Any:
+        """Give what ALiBi adds."""
         if operands.alibi is None:
             return 0
         rows, keys = operands.positions()
@@ -91,98 +111,17 @@ class Plain(ak.Backend):
         return -slopes * np.abs(rows - keys).astype(request.accumulate)
 
     def sinks(self, operands: ak.Operands, request: ak.AttentionRequest) -> Array | None:
+        """Give the sinks as scores, ``[H, 1, 1]``."""
         return None if operands.sinks is None else operands.sinks.astype(request.accumulate)[:, None, None]
 
-    # Visibility
-
     def hide(self, scores: Array, shown: Array, request: ak.AttentionRequest) -> Array:
+        """Give what a row does not see a score of ``-inf``."""
+        del request
         return np.where(shown, scores, self.hidden).astype(scores.dtype)
 
-    def visible(self, operands: ak.Operands, request: ak.AttentionRequest) -> Array:
-        mask, (p, j) = request.mask, self.positions(operands)
-        shown = self.valid(operands.kv_lengths, operands.key_length)[:, None, None, :]
-        shown = shown & self.valid(operands.query_lengths, operands.query_length)[:, None, :, None]
-        if mask.causal:
-            shown = shown & self.causal(p, j)
-        if mask.left is not None or mask.right is not None:
-            shown = shown & self.window(p, j, mask.left, mask.right)
-        if mask.prefix is not None:
-            shown = shown & self.prefix(p, j, mask.prefix)
-        for size in mask.chunks:
-            shown = shown & self.chunked(p, j, size)
-        for ids_q, ids_k in operands.documents:
-            shown = shown & self.documents(np.atleast_2d(ids_q), np.atleast_2d(ids_k))
-        for array in operands.dense:
-            shown = shown & self.dense(array)
-        return shown if operands.bias is None else shown & (operands.bias != -np.inf)
-
-    def positions(self, operands: ak.Operands) -> tuple[Array, Array]:
-        return operands.positions()
-
-    def valid(self, lengths: Array | None, size: int) -> Array:
-        return np.ones((1, size), bool) if lengths is None else np.arange(size) < lengths[:, None]
-
-    def causal(self, p: Array, j: Array) -> Array:
-        return j <= p
-
-    def window(self, p: Array, j: Array, left: int | None, right: int | None) -> Array:
-        shown = np.ones(np.broadcast_shapes(p.shape, j.shape), bool)
-        if left is not None:
-            shown &= p - left < j
-        return shown if right is None else shown & (j <= p + right)
-
-    def prefix(self, p: Array, j: Array, n: int) -> Array:
-        return (j < n) | (j <= p)
-
-    def chunked(self, p: Array, j: Array, n: int) -> Array:
-        return p // n == j // n
-
-    def documents(self, ids_q: Array, ids_k: Array) -> Array:
-        return ids_q[:, None, :, None] == ids_k[:, None, None, :]
-
-    def dense(self, array: Array) -> Array:
-        return array
-
-    # Softmax, tile by tile
-
-    def softmax(self, scores: Array, value: Array, sinks: Array | None) -> tuple[Array, Array]:
-        """Give output ``[B, H, T, E]`` and LSE ``[B, H, T]``."""
-        output = np.zeros((*scores.shape[:3], value.shape[3]), scores.dtype)
-        top = np.full((*scores.shape[:3], 1), -np.inf, scores.dtype)
-        total = np.zeros_like(top)
-        if sinks is not None:
-            top[...], total[...] = sinks, sinks > -np.inf
-        for part, values in self.tiles(scores, value):
-            old, top = top, self.maximum(top, part)
-            base = self.base(top)
-            weights, shrink = np.exp(part - base), np.exp(old - base)
-            total = total * self.rescale_total(shrink) + weights.sum(axis=-1, keepdims=True)
-            output = output * self.rescale_output(shrink) + self.weigh(weights, values)
-        return output / np.where(total > 0, total, 1), self.lse(top, total)
-
-    def tiles(self, scores: Array, value: Array) -> Iterator[tuple[Array, Array]]:
-        for start in range(0, scores.shape[3], self.tile):
-            yield scores[..., start : start + self.tile], value[:, :, start : start + self.tile]
-
-    def maximum(self, top: Array, part: Array) -> Array:
-        return np.maximum(top, part.max(axis=-1, keepdims=True))
-
-    def base(self, top: Array) -> Array:
-        return np.where(np.isfinite(top), top, 0)
-
-    def weigh(self, weights: Array, values: Array) -> Array:
-        return weights @ values
-
-    def rescale_output(self, shrink: Array) -> Array:
-        return shrink
-
-    def rescale_total(self, shrink: Array) -> Array:
-        return shrink
-
-    def lse(self, top: Array, total: Array) -> Array:
-        return (self.base(top) + np.log(total))[..., 0]
-
     def finish(self, output: Array, query: Array, request: ak.AttentionRequest) -> Array:
+        """Round the output to the element type of the query."""
+        del query
         return output.astype(np.dtype(request.dtype))
 
 
@@ -195,12 +134,17 @@ class Flash(Plain):
     rounded: Any = None
 
     def attention(self, query: Array, key: Array, value: Array, operands: Any, request: Any) -> ak.AttentionOutput:
+        """Compute one call, with weights of the element type of the query."""
         self.rounded = query.dtype if query.dtype.itemsize == 2 else None
         return super().attention(query, key, value, operands, request)
 
     def weigh(self, weights: Array, values: Array) -> Array:
-        rounded = weights if self.rounded is None else weights.astype(self.rounded).astype(weights.dtype)
-        return super().weigh(rounded, values)
+        """Round the weights before the product; their sum is not rounded."""
+        return super().weigh(weights if self.rounded is None else self.round(weights), values)
+
+    def round(self, weights: Array) -> Array:
+        """Round to 16 bits."""
+        return weights.astype(self.rounded).astype(weights.dtype)
 
 
 def unregistered(backend: ak.Backend) -> Subject:

@@ -1,30 +1,35 @@
-"""The suite's checks as plain functions, so that a hundred backends can be judged in one process."""
+"""The suite's items as plain calls, so that hundreds of backends can be judged in one process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Iterator
+from functools import cache
 
 from attnkit_conformance import suite
+from attnkit_conformance.items import Item, items
 from attnkit_conformance.subject import Subject
 
-CLASSES: dict[str, type[Any]] = {name: getattr(suite, name) for name in suite.__all__}
+CLASSES = tuple(suite.__all__)
 
 
-def checks(name: str) -> Iterator[tuple[str, Any]]:
-    """Give the checks of ``Class`` or ``Class::test``: a name, and a function of a backend, for each case."""
-    kind, _, wanted = name.partition("::")
-    for test, method in vars(CLASSES[kind]).items():
-        if test.startswith("test_") and wanted in ("", test):
-            for case in method.cases:
-                yield f"{kind}::{test}[{case}]", partial(method, CLASSES[kind](), case=case)
+@cache
+def items_of(name: str, *, seed: int = 0) -> tuple[Item, ...]:
+    """Give the items of ``Class`` or ``Class::test``."""
+    return tuple(item for item in items(seed=seed) if name in (item.test, item.test.partition("::")[0]))
 
 
-def failures(subject: Subject, name: str) -> Iterator[tuple[str, Exception]]:
-    """Run the checks of ``Class`` or ``Class::test``, and give the name and the error of those that fail."""
-    for check, run in checks(name):
-        try:
-            run(backend=subject)
-        except Exception as error:
-            yield check, error
+def failures(subject: Subject, chosen: str | Iterable[Item]) -> Iterator[tuple[Item, Exception]]:
+    """Run items, or those of ``Class`` or ``Class::test``, and give those that fail, each with its error."""
+    for item in items_of(chosen) if isinstance(chosen, str) else chosen:
+        error = failure(subject, item)
+        if error is not None:
+            yield item, error
+
+
+def failure(subject: Subject, item: Item) -> Exception | None:
+    """Run one item; give the error with which it fails, if it does."""
+    try:
+        item.run(subject)
+    except Exception as error:  # a backend may raise anything
+        return error
+    return None

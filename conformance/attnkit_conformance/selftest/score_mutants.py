@@ -1,16 +1,16 @@
-"""Faults in the arithmetic: terms of the scores, the softmax over tiles, empty rows, precision."""
+"""Faults in the arithmetic: terms of the scores, the softmax over tiles, empty rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 import attnkit as ak
 from attnkit_conformance.selftest.faults import fault, first
-from attnkit_conformance.selftest.plain import EVERYTHING, Array, Flash, Plain
+from attnkit_conformance.selftest.plain import Array, Plain
+from attnkit_conformance.selftest.softmax import Split
 
 
 def softcap_last(self: Plain, query: Array, key: Array, operands: ak.Operands, request: ak.AttentionRequest) -> Array:
@@ -156,6 +156,39 @@ class Overlapping(Plain):
             yield scores[..., start:stop], value[:, :, start:stop]
 
 
+class Gapped(Plain):
+    """Leaves out the last key of every tile but the last."""
+
+    def tiles(self, scores: Array, value: Array) -> Iterator[tuple[Array, Array]]:
+        for start in range(0, scores.shape[3], self.tile):
+            stop = start + self.tile - (start + self.tile < scores.shape[3])
+            yield scores[..., start:stop], value[:, :, start:stop]
+
+
+class Skipping(Plain):
+    """Skips a tile whose scores all lie 4 below the maximum so far."""
+
+    def accumulate(self, scores: Array, value: Array, sinks: Array | None) -> tuple[Array, Array, Array]:
+        tops = [part.max(axis=-1, keepdims=True) for part, _ in self.tiles(scores, value)]
+        for number, (part, _) in enumerate(self.tiles(scores, value)):
+            if number:
+                part[...] = np.where(tops[number] < np.max(tops[:number], axis=0) - 4, -np.inf, part)
+        return super().accumulate(scores, value, sinks)
+
+
+class SplitPlain(Split, Plain):
+    """Correct; what follows are faults in it."""
+
+
+def average(self: Split, top: Array, base: Array) -> Array:
+    """Give each part the same share, but those that see nothing."""
+    return np.isfinite(top).astype(base.dtype)
+
+
+def sink_in_every_part(self: Split, scores: Array, value: Array, sinks: Array | None) -> tuple[Array, Array, Array]:
+    return self.merge([Plain.accumulate(self, *part, sinks) for part in self.split(scores, value)])
+
+
 class OneTile(Plain):
     """Takes the maximum over all keys at once, of which there may be none."""
 
@@ -203,6 +236,15 @@ SOFTMAX = [
     fault("max_of_large_first_tile", "TestNumerics::test_many_tiles", FirstTile, tile=1024),
     fault("pad_keys_counted", "TestAttendance", Padded),
     fault("boundary_key_twice", "TestAttendance", Overlapping),
+    fault("boundary_key_dropped", "TestAttendance", Gapped),
+    fault("boundary_of_large_tiles_dropped", "TestAttendance", Gapped, tile=1024),
+    fault("small_tiles_skipped", "TestNumerics", Skipping),
+    fault("merged_by_average", "TestNumerics", SplitPlain, share=average),
+    fault("merged_by_log2", "TestNumerics", SplitPlain, share=lambda self, top, base: np.exp2(top - base)),
+    fault("last_part_not_merged", "TestAttendance", SplitPlain,
+          merge=lambda self, parts: Split.merge(self, parts[:-1])),
+    fault("sink_in_every_part", "TestOptions", SplitPlain, accumulate=sink_in_every_part),
+    fault("division_missing", "TestNumerics", divide=lambda self, output, total: output),
     fault("head_dim_tail_dropped", "TestNumerics::test_head_sizes", products=whole_sixteens),
     fault("sentinel_1e4", "TestEmpty", hidden=-1e4),
     fault("sentinel_1e4_as_a_score", "TestHiddenKeys", hidden=-1e4),
@@ -221,33 +263,4 @@ SOFTMAX = [
 ]  # fmt: skip
 
 
-def half(array: Array) -> Array:
-    return array.astype(np.float16).astype(array.dtype)
-
-
-def brain(array: Array) -> Array:
-    return array.astype(ml_dtypes.bfloat16).astype(array.dtype)
-
-
-def truncated(self: Plain, output: Array, query: Array, request: ak.AttentionRequest) -> Array:
-    """Cut float32 off where bfloat16 ends, in place of rounding."""
-    if request.dtype == "bfloat16":
-        output = (output.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
-    return Plain.finish(self, output, query, request)
-
-
-PRECISION = [
-    fault("bfloat16_operands", "TestNumerics", read=lambda self, query, key, value: (brain(query), brain(key), value)),
-    fault("half_scores", "TestNumerics", products=lambda self, query, key: half(Plain.products(self, query, key))),
-    fault("half_weights", "TestNumerics",
-          tiles=lambda self, scores, value: ((half(part), more) for part, more in Plain.tiles(self, scores, value))),
-    fault("bfloat16_rescale", "TestNumerics", rescale_total=lambda self, shrink: brain(shrink)),
-    fault("half_output", "TestNumerics",
-          finish=lambda self, output, query, request: Plain.finish(self, half(output), query, request)),
-    fault("float32_for_float64", "TestNumerics",
-          read=lambda self, query, key, value: (query, key, value.astype(np.float32))),
-    fault("truncated_output", "TestNumerics", finish=truncated),
-    fault("weights_rounded_undeclared", "TestNumerics", Flash, declared=EVERYTHING),
-]  # fmt: skip
-
-SCORE_MUTANTS = [*SCORES, *SOFTMAX, *PRECISION]
+SCORE_MUTANTS = [*SCORES, *SOFTMAX]

@@ -42,7 +42,8 @@ def _solve_work(
 
 def _merged(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     lse = torch.logaddexp(one[1], other[1])
-    output, more = (part[0] * (part[1] - lse).exp()[..., None] for part in (one, other))
+    apart = one[1] - other[1]  # shares from it add up to 1, which exponentials of ``part - lse`` do not
+    output, more = one[0] * apart.sigmoid()[..., None], other[0] * (-apart).sigmoid()[..., None]
     return output.add_(more).to(one[0].dtype), lse
 
 

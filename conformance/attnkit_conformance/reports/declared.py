@@ -1,0 +1,32 @@
+"""What a backend declares, as the plain data that reports hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
+import attnkit as ak
+
+_CAPABILITIES = TypeAdapter(ak.Capabilities)
+
+
+def declared(capabilities: ak.Capabilities) -> dict[str, Any]:
+    """Give capabilities as JSON-ready data by field; sets become sorted lists."""
+    plain: dict[str, Any] = _CAPABILITIES.dump_python(capabilities, mode="json")
+    sets = {name for name in plain if isinstance(getattr(capabilities, name), frozenset)}
+    return {name: sorted(value) if name in sets else value for name, value in plain.items()}
+
+
+def capabilities_of(plain: Mapping[str, Any]) -> ak.Capabilities:
+    """Make capabilities of what ``declared`` gave.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If it is not that.
+    PluginError
+        If no backend may declare it.
+    """
+    return _CAPABILITIES.validate_python(dict(plain))
