@@ -186,7 +186,8 @@ def _softmax_row(problem: Problem, b: int, h: int, i: int) -> tuple[FloatArray, 
         return np.zeros(values.shape[1]), top, weights
     normaliser = np.exp(scores - top).sum() + np.exp(sink - top)
     weights[keys] = np.exp(scores - top) / normaliser
-    return weights[keys] @ values, float(top + np.log(normaliser)), weights
+    output = (np.ascontiguousarray(values.T) * weights[keys]).sum(axis=-1)  # pairwise: a long product is not
+    return output, float(top + np.log(normaliser)), weights
 
 
 def _streaming_row(problem: Problem, b: int, h: int, i: int) -> tuple[FloatArray, float, FloatArray]:

@@ -58,7 +58,8 @@ def assert_within(
         details = _joined(place(at), common(bad), because and f"tau is mostly {because}")
         raise Mismatch(
             f"{what}: {int(bad.sum())} of {ratio.size} elements lie outside their bound; worst at {_index(at)}: "
-            f"expected {expected[at].item()!r}, got {wide[at].item()!r}, tau {tau[at]:.3g}, ratio {size[at]:.3g}{details}",
+            f"expected {expected[at].item()!r}, got {wide[at].item()!r}, tau {tau[at]:.3g}, ratio {size[at]:.3g}"
+            f"{details}",
             *(what, actual, expected, tau),
         )
 
@@ -76,7 +77,8 @@ def assert_equal(actual: npt.NDArray[Any], expected: npt.ArrayLike, *, what: str
         at = tuple(np.argwhere(differs)[0])
         raise Mismatch(
             f"{what}: {int(differs.sum())} of {differs.size} elements differ where every bit must be the same; "
-            f"first at {_index(at)}: expected {expected[at].item()!r}, got {actual[at].item()!r}{_joined(common(differs))}",
+            f"first at {_index(at)}: expected {expected[at].item()!r}, got {actual[at].item()!r}"
+            f"{_joined(common(differs))}",
             *(what, actual, expected),
         )
 

@@ -62,9 +62,9 @@ def items(level: int = 3, *, seed: int = 0, sample: float = 1.0) -> list[Item]:
     return chosen if sample >= 1 else [item for item in chosen if int(item.fingerprint, 16) < sample * 16**12]
 
 
-def manifest_digest(ids: Iterable[str]) -> str:
-    """Give the SHA-256 of the requirements and of the ids of a run."""
-    return hashlib.sha256("\n".join([digest(), *ids]).encode()).hexdigest()
+def manifest_digest(ids: Iterable[str], requirements: str = "") -> str:
+    """Give the SHA-256 of the requirements, by default our own, and of the ids of a run in whatever order they come."""
+    return hashlib.sha256("\n".join([requirements or digest(), *sorted(ids)]).encode()).hexdigest()
 
 
 def tests() -> Iterator[tuple[str, tuple[Case, ...]]]:

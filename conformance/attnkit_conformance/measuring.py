@@ -52,7 +52,7 @@ class Comparison:
     term: str = ""
 
 
-class Mismatch(AssertionError):
+class Mismatch(AssertionError):  # noqa: N818  # messages begin with its name, and say what is wrong
     """A comparison that failed, with its arrays.
 
     Attributes

@@ -16,6 +16,8 @@ from attnkit_conformance.waivers import Ledger
 
 PATIENCE = 10
 """So many items in a row may lose the process of a backend before the run ends."""
+PROGRAMS = 20
+"""So many reproducers are written in one run: where everything is wrong, more would tell nothing new."""
 
 
 class Session:
@@ -93,7 +95,7 @@ class Reproducers:
 
     def told(self, item: Item, result: Result) -> Result:
         """Give a result with the folder of its reproducer."""
-        if result.status not in ("FAIL", "CRASH") or item.test in self._seen:
+        if result.status not in ("FAIL", "CRASH") or item.test in self._seen or len(self._seen) == PROGRAMS:
             return result
         self._seen.add(item.test)
         from attnkit_conformance.repro import reproduce

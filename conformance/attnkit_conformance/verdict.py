@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attnkit_conformance.cases import DTYPES
+from attnkit_conformance.items import manifest_digest
 from attnkit_conformance.results import Report, Result
 
 _BAD = frozenset({"FAIL", "CRASH", "TIMEOUT", "XPASS"})
@@ -73,6 +74,8 @@ def _open_ends(report: Report) -> str:
         told.insert(0, f"the suite itself broke in {_count(broken, 'item')}")
     if not report.results:
         told.append("there are no results")
+    elif not _is_whole(report):
+        told.append("the results are not those of all its items, each once")
     return "; ".join([*told[:_REASONS], *(["..."] if len(told) > _REASONS else [])])
 
 
@@ -91,6 +94,12 @@ def _conformant(report: Report) -> Iterator[str]:
     yield f"numerics {_numerics(header.capabilities)}"
     yield f"waivers {waived}"
     yield f"manifest {header.manifest[:12]}"
+
+
+def _is_whole(report: Report) -> bool:
+    """Tell whether the results are those of the manifest, by the requirements that the report was made with."""
+    ids = [result.id for result in report.results]
+    return manifest_digest(ids, report.header.requirements) == report.header.manifest
 
 
 def declared_count(capabilities: Mapping[str, Any]) -> tuple[int, int]:

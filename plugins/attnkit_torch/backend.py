@@ -61,7 +61,13 @@ _CAPABILITIES = Capabilities(
     poison="padding",
     deterministic=True,
     batch_invariant=False,
-    numerics={"float64": "float64", "float32": "strict-fp32", "float16": "fa-16", "bfloat16": "fa-16"},
+    # Torch's fused kernel adds one key after the other.
+    numerics={
+        "float64": "float64+sequential",
+        "float32": "strict-fp32+sequential",
+        "float16": "fa-16",
+        "bfloat16": "fa-16",
+    },
 )
 
 

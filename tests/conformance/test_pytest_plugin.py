@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from attnkit_conformance import run_conformance
@@ -219,7 +220,9 @@ def test_it_says_what_the_other_fronts_say(run: Run, tmp_path: Path) -> None:
     ours, theirs = load_report(tmp_path / "report"), run_conformance(target, level=0, seed=3, isolated=False)
     assert ours.footer is not None
     assert ours.footer.verdict == "NO VERDICT: in process"
-    assert ours.header == theirs.header.model_copy(update={"started": ours.header.started})
+    here = {"started": ours.header.started, "environment": ours.header.environment}  # another process, other libraries
+    assert ours.header == theirs.header.model_copy(update=here)
+    assert ours.header.environment["numpy"] == np.__version__
     assert [result.model_copy(update={"seconds": 0}) for result in ours.results] == [
         result.model_copy(update={"seconds": 0}) for result in theirs.results
     ]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import attnkit as ak
+from attnkit_conformance.items import manifest_digest
 from attnkit_conformance.reports.declared import declared
 from attnkit_conformance.results import Header, Report, Result, Worst
 from attnkit_conformance.verdict import declared_count, is_conformant, verdict_of
@@ -21,18 +22,27 @@ def result(number: int = 1, status: str = "PASS", **fields: Any) -> Result:
 
 def report(*results: Result, **fields: Any) -> Report:
     capabilities = declared(ak.Capabilities(dtypes=frozenset({"float32", "float16"}), gqa=True))
-    given = {"suite": "0.1.0", "contract": "1.0", "requirements": "ab", "manifest": "9c1f" * 16, "backend": "mine"}
+    given = {"suite": "0.1.0", "contract": "1.0", "requirements": "ab", "backend": "mine"}
+    given["manifest"] = manifest_digest([item.id for item in results], "ab")
     given |= {"isolated": True, "capabilities": capabilities, "level": 2}
     return Report(header=Header(**{**given, **fields}), results=results)
 
 
 def test_conformant() -> None:
-    told = verdict_of(report(result(1), result(2, outcome="refused sinks", level=2)))
+    made = report(result(1), result(2, outcome="refused sinks", level=2))
+    told = verdict_of(made)
     assert told == (
         "CONFORMANT attnkit-contract 1.0 / suite 0.1.0 / L2 / mine / declared 4 of 22 / "
-        "numerics float32:strict-fp32 float16:fa-16 / waivers 0 / manifest 9c1f9c1f9c1f"
+        "numerics float32:strict-fp32 float16:fa-16 / waivers 0 / "
+        f"manifest {made.header.manifest[:12]}"
     )
     assert is_conformant(told)
+
+
+def test_a_report_that_was_cut_short_is_incomplete() -> None:
+    whole = report(result(1), result(2))
+    torn = whole.model_copy(update={"results": whole.results[:1]})
+    assert verdict_of(torn) == "INCOMPLETE: the results are not those of all its items, each once"
 
 
 def test_waivers_are_in_the_verdict() -> None:

@@ -25,8 +25,7 @@ class Step(CacheCase):
     def call(self, subject: Subject) -> Answer:
         """Append a little, attend with the options, and look at the cache whatever comes of it."""
         history = History(subject, self)
-        if not self.ragged:  # which may be refused, and is then tried on an empty cache
-            history.extend(5)
+        history.extend(5)
         try:
             history.append(history.tokens(2), np.arange(self.batch) if self.ragged else None)
             return history.ask(history.queries(2), self.options)

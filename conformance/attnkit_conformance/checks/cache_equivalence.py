@@ -134,7 +134,7 @@ def _in_chunks(backend: Subject, case: CacheCase, cuts: list[int], *, lse: bool 
 def _random_step(history: History) -> None:
     """Do one thing that the capacity allows."""
     rng, case, stored = history.rng, history.case, history.lengths()
-    most = min(9, (case.max_length or 200) - int(stored.max()))
+    most = min(9, (case.max_length or 64) - int(stored.max()))
     each = case.batch if case.ragged else None  # a number for each sequence, or one for all
     match rng.choice(["append", "append", "append", "truncate", "drop", "reorder"]):
         case "append":

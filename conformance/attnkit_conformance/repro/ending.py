@@ -83,7 +83,8 @@ def _equal(observed: Observed, other: Observed, tau: Array | None, what: str, da
 
 def _cut(name: str, observed: Observed) -> list[str]:
     """Give the line that cuts what was looked at out of what it is a part of."""
-    cut = index(observed.index) + ("" if observed.shape is None else f".reshape({literal(observed.shape)})")
+    shaped = "" if observed.shape is None else f".reshape{literal(observed.shape)}"
+    cut = index(observed.index) + shaped
     return [f"{name} = {name}{cut}"] if cut else []
 
 

@@ -100,7 +100,8 @@ def _imports(text: str, target: Target) -> list[str]:
     standard += _if(text, "Path(", "from pathlib import Path")
     others = _if(text, "array_api_compat.", "import array_api_compat") + _if(text, "ml_dtypes.", "import ml_dtypes")
     others += _if(text, "np.", "import numpy as np")
-    return [*standard, "", *others, "", "import attnkit as ak", *target.imports()]
+    inner = _if(text, "describe_call(", "from attnkit.call import describe_call, gather_options")
+    return [*standard, "", *others, "", "import attnkit as ak", *inner, *target.imports()]
 
 
 def _if(text: str, word: str, line: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Final
 
@@ -19,6 +18,7 @@ from attnkit_conformance.repro.shrinking import pinned, shrink
 from attnkit_conformance.repro.tape import Calls, Run, live
 from attnkit_conformance.subject import Subject
 
+_FEW: Final = 64
 _LEAST: Final = 6
 """Tries to find a claim, however long a case took to shrink; the first few claims are the most likely ones."""
 
@@ -48,8 +48,10 @@ class Found:
 
     @property
     def is_simple(self) -> bool:
-        """Tell whether there is a single call, which could not be fewer."""
-        return sum(call.computes for call in self.calls) <= 1 and not isinstance(self.claim, Changed)
+        """Tell whether there is a single call of a few numbers."""
+        numbers = sum(array.size for call in self.calls for array in call.arrays)
+        single = sum(call.computes for call in self.calls) <= 1
+        return single and numbers <= _FEW and not isinstance(self.claim, Changed)
 
 
 class Search:
@@ -94,18 +96,18 @@ class Search:
 
     def _shown(self, start: Case, whole: Failure, small: Failure) -> Found | None:
         """Give the first claim that the backend breaks and a correct one keeps, on the shortest tape."""
-        budget = Budget(0.25 * self._seconds, least=_LEAST)
-
-        def holds(calls: Calls, claim: Claim) -> bool:
-            return budget.spend() and self._is_guilty(calls, claim, self._bench)
-
         *candidates, last = claims(small, self.referee)
+        budget = Budget(0.25 * self._seconds, least=_LEAST)
         for whole_tape, claim in product((False, True), candidates):
             calls = small.calls if whole_tape else live(small.calls, numbers_of(claim))
-            if holds(calls, claim):
-                return Found(start, whole, small, claim, cut(calls, claim, partial(holds, claim=claim)))
-        calls = small.calls
-        return Found(start, whole, small, last, calls) if self._is_guilty(calls, last, self._bench) else None
+            if budget.spend() and self._is_guilty(calls, claim, self._bench):
+                return Found(start, whole, small, claim, self._cut(calls, claim))
+        guilty = self._is_guilty(small.calls, last, self._bench)
+        return Found(start, whole, small, last, small.calls) if guilty else None
+
+    def _cut(self, calls: Calls, claim: Claim) -> Calls:
+        budget = Budget(0.25 * self._seconds)
+        return cut(calls, claim, lambda shorter: budget.spend() and self._is_guilty(shorter, claim, self._bench))
 
     def _alone(self, start: Case, whole: Failure, small: Failure) -> Iterator[Found]:
         """Give calls of the check that are wrong by themselves."""

@@ -21,7 +21,8 @@ _ARRAYS: Final = ("query", "key", "value")
 _BROADCAST: Final = """def broadcast(one, shape):
     return array_api_compat.array_namespace(one).broadcast_to(one, shape)
 """
-_CODES: Final = """def codes_for(request):
+_CODES: Final = """def codes_for(query, key, value, lse=False, **options):
+    request, _ = describe_call(query, key, value, gather_options(**options), lse)
     path = BACKEND.partition(":")[2] if isinstance(BACKEND, str) else ""
     return {reason.code for reason in backend.unsupported(request, path or None)}
 """
@@ -117,9 +118,10 @@ class Statements:
         return self._made(call, self._asked("attention_packed", call))
 
     def _reasons(self, call: Call) -> str:
-        asked = self._asked("explain", call, *(["lse=True"] if call.given["lse"] else []))
         self._helpers["codes"] = _CODES
-        return self._made(call, f"codes_for({asked}.request)")
+        given = call.given
+        lse = ["lse=True"] if given["lse"] else []
+        return self._made(call, called("codes_for", [*self._arguments(given), *lse]))
 
     def _merge(self, call: Call) -> str:
         return self._made(call, called("ak.merge", [self._value(part) for part in call.given["parts"]]))
@@ -165,10 +167,11 @@ class Statements:
 
     # Words
 
-    def _asked(self, function: str, call: Call, *more: str) -> str:
-        given = call.given
-        arguments = [*map(self._value, given["arrays"]), *self._options(given["options"]), *more, "backend=BACKEND"]
-        return called(f"ak.{function}", arguments)
+    def _asked(self, function: str, call: Call) -> str:
+        return called(f"ak.{function}", [*self._arguments(call.given), "backend=BACKEND"])
+
+    def _arguments(self, given: Mapping[str, Any]) -> list[str]:
+        return [*map(self._value, given["arrays"]), *self._options(given["options"])]
 
     def _made(self, call: Call, expression: str) -> str:
         """Give a statement: an assignment, where anything is made of the result."""

@@ -19,6 +19,7 @@ KERNEL_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_bac
 # To merge results by their log-sum-exp costs about as much accuracy as four more products in each score do: nothing
 # much where a score is a sum of many, and too much where it is a sum of a few.
 MERGED_HEAD_DIM = 8
+BLOCK_ROWS = 32  # the smallest block of queries that the kernel works on
 
 
 def forward(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
@@ -55,10 +56,11 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Give the gradients of query, key and value from that of the output.
 
-    Where the keys are only some of those behind ``output`` and ``lse``, the gradients are their share of it. In a group
-    all are in float32 or wider: the kernel gives a gradient for each query head, and their sum is to be rounded once.
+    Where the keys are only some of those behind ``output`` and ``lse``, the gradients are their share of it. Sums of
+    several gradients are to be rounded once, so all are in float32 or wider in a group, for each head of which the
+    kernel gives a gradient, and in more rows than one of its blocks, between which it stores what it has.
     """
-    if query.shape[1] > key.shape[1]:
+    if query.shape[1] > key.shape[1] or query.shape[2] > BLOCK_ROWS:
         wide = torch.promote_types(query.dtype, torch.float32)
         grad, query, key, value, output = (array.to(wide) for array in (grad, query, key, value, output))
     size, group = max(query.shape[3], value.shape[3]), query.shape[1] // key.shape[1]
