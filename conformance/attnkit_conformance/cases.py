@@ -142,6 +142,8 @@ class Case:
             dtype = next((name for name in DTYPES if name in capabilities.dtypes), dtype)
         if "head_dim" not in self.pinned:
             head_dim = _nearest(head_dim, capabilities.head_dims)
+        if (dtype, head_dim) == (self.dtype, self.head_dim):
+            return self
         moved: Self = _moved(self, dtype, head_dim)
         return moved
 

@@ -54,7 +54,7 @@ class RemoteHarness(Harness):
     is_remote = True
 
     def __init__(self, target: str, device: str = "", *, start: float = START) -> None:
-        self.name = target
+        self.name, self.device = target, device
         self.held = 0
         self._limit = self._left = start
         self._call = 0

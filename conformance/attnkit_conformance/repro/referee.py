@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from attnkit import reference
 from attnkit.numerics import Numerics
 from attnkit.reference_gradients import Cotangents, gradient_tolerance, gradients
 from attnkit_conformance.harness.local import Harness
-from attnkit_conformance.oracle import tolerance_of, truth_of
 from attnkit_conformance.repro.tape import Call, Ref, Run, replay
 from attnkit_conformance.selftest.differentiable import Differentiable
 from attnkit_conformance.subject import lse_dtype
@@ -95,9 +95,9 @@ class _Watch:
 
     def _attention(self, number: int, arrays: Sequence[Array], options: Mapping[str, Any], *path: int) -> Any:
         query, key, value = (array[(None,) * (4 - array.ndim)] for array in arrays)
-        truth = truth_of(query, key, value, options)
+        truth = reference.attention(query, key, value, **options)
         dtype = query.dtype.name
-        bound, rank = tolerance_of(truth, self._numerics(dtype)), arrays[0].ndim
+        bound, rank = truth.tolerance(self._numerics(dtype)), arrays[0].ndim
         first = (0,) * (4 - rank)
         self.known[Ref(number, (*path, 0))] = Expected(truth.output[first], bound.output[first], dtype)
         self.known[Ref(number, (*path, 1))] = Expected(truth.lse[first], bound.lse[first], lse_dtype(dtype))

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -31,12 +32,15 @@ from attnkit_conformance.selftest.gate import cheapest_first, first_failure
 from attnkit_conformance.selftest.plain import Array, unregistered
 
 Place = Literal["element", "row", "weight"]
+Tell = Callable[[str], None]
 PLACES: Final[tuple[Place, ...]] = get_args(Place)
 SEEDS: Final = 20
 DETECTED: Final = 19
 SMALLEST: Final = -30
 LARGEST: Final = 4
 _ITEMS: Final = 2
+_LOOKED_AT: Final = 6  # of a requirement's items, for some that compare within a bound
+_SEARCHES: Final = ("TestAgreement", "TestCacheMachine", "TestSearch")  # each item is a long run of calls of its own
 
 
 class Effect(BaseModel):
@@ -56,6 +60,11 @@ class Effect(BaseModel):
     element: int | None
     row: int | None
     weight: int | None
+
+    @property
+    def is_seen(self) -> bool:
+        """An error is detected in some place."""
+        return any(getattr(self, place) is not None for place in PLACES)
 
     def worse_than(self, other: Effect, steps: int = 1) -> list[str]:
         """Say where more than so many doublings of the other's error are needed to be detected."""
@@ -106,28 +115,38 @@ class Erring(Differentiable):
         return array
 
     def heavier(self, scores: Array, more: float) -> Array:
-        """Add to the scores of one key of one head, ``[B, H, T, S]``."""
-        if not scores.size:
-            return scores
-        b, h, _, j = (int(self.rng.integers(size)) for size in scores.shape)
-        scores = np.array(scores)
-        scores[b, h, :, j] += more
+        """Add to the scores ``[B, H, T, S]`` of one key of one head, of those that are not alone in every row."""
+        seen = np.isfinite(scores)
+        places = np.argwhere((seen & (seen.sum(axis=-1, keepdims=True) > 1)).any(axis=2))
+        if places.size:
+            b, h, j = self.rng.choice(places)
+            scores = np.array(scores)
+            scores[b, h, :, j] += more
         return scores
 
 
-def measured(chosen: Iterable[str] | None = None, on_step: Callable[[str], None] | None = None) -> Iterator[Effect]:
-    """Measure requirements, by default all that have a tolerance."""
+def measured(chosen: Iterable[str] | None = None, on_step: Tell | None = None) -> Iterator[Effect]:
+    """Measure requirements, by default all, and give the effects of those that detect anything."""
     wanted = None if chosen is None else set(chosen)
     for requirement in requirements():
-        if wanted is None or requirement.id in wanted:
-            representative = representatives(requirement.id)
-            if representative:
-                effect = Effect(
-                    requirement=requirement.id, **{place: smallest(representative, place) for place in PLACES}
-                )
-                if on_step is not None:
-                    on_step(f"{requirement.id}: element {effect.element}, row {effect.row}, weight {effect.weight}")
+        representative = representatives(requirement.id) if wanted is None or requirement.id in wanted else ()
+        if representative:
+            powers = {place: smallest(representative, place) for place in PLACES}
+            effect = Effect(requirement=requirement.id, **powers)
+            if on_step is not None:
+                on_step(f"{requirement.id}: {', '.join(f'{place} {power}' for place, power in powers.items())}")
+            if effect.is_seen:
                 yield effect
+
+
+def regressions(chosen: Iterable[str] | None = None, on_step: Tell | None = None) -> Iterator[str]:
+    """Measure requirements again, and say which detect less than is published, or nothing any more."""
+    known = published()
+    again = {effect.requirement: effect for effect in measured(chosen, on_step)}
+    for name in known if chosen is None else chosen:
+        yield from again[name].worse_than(known[name]) if name in again else [f"{name}: no error is detected any more"]
+    for name in again.keys() - known.keys():
+        yield f"{name} has no published effect; run python -m {__name__}"
 
 
 @cache
@@ -139,11 +158,8 @@ def published() -> Mapping[str, Effect]:
 
 def representatives(requirement: str) -> tuple[Item, ...]:
     """Give a few items of a requirement that compare within a bound: usual ones and cheap ones first."""
-    found: list[Item] = []
-    for item in sorted(cheapest_first(requirement), key=_oddity):
-        if len(found) < _ITEMS and _has_tolerance(item):
-            found.append(item)
-    return tuple(found)
+    every = [item for item in cheapest_first(requirement) if not item.test.startswith(_SEARCHES)]
+    return tuple(islice(filter(_has_tolerance, sorted(every, key=_oddity)[:_LOOKED_AT]), _ITEMS))
 
 
 def smallest(chosen: tuple[Item, ...], place: Place) -> int | None:
@@ -182,7 +198,7 @@ def _size(power: int | None) -> int:
     return LARGEST + 1 if power is None else power
 
 
-def write(path: Path, on_step: Callable[[str], None] | None = None) -> None:
+def write(path: Path, on_step: Tell | None = None) -> None:
     """Measure everything, and publish it."""
     entries = [effect.model_dump() for effect in measured(on_step=on_step)]
     path.write_text(json.dumps(entries, indent=1) + "\n", "utf-8")

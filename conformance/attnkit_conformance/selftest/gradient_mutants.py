@@ -33,6 +33,18 @@ def without_last_key(gradient: Array, call: Recorded) -> Array:
     return gradient
 
 
+def without_late_keys(gradient: Array, call: Recorded) -> Array:
+    """Lose what lies beyond a first tile of 1024 keys."""
+    gradient[:, :, 1024:] = 0
+    return gradient
+
+
+def without_odd_features(gradient: Array, call: Recorded) -> Array:
+    """Lose the features after the last whole vector of 8."""
+    gradient[..., gradient.shape[-1] // 8 * 8 :] = 0
+    return gradient
+
+
 def nan_for_zero(gradient: Array, call: Recorded) -> Array:
     return np.where(gradient.any(axis=-1, keepdims=True), gradient, np.nan)
 
@@ -71,7 +83,8 @@ def without(operand: str) -> Any:
     def way(self: Differentiable, call: Recorded, cotangent: Array, lse_cotangent: Any) -> Way:
         forgotten: dict[str, Any] = {operand: None}
         operands = call.operands._replace(**forgotten)
-        return Differentiable.way(self, call._replace(operands=operands), cotangent, lse_cotangent)
+        found = Differentiable.way(self, call._replace(operands=operands), cotangent, lse_cotangent)
+        return found._replace(operands=call.operands)
 
     return way
 
@@ -91,6 +104,8 @@ ARITHMETIC = [
           group_sum=sum_of_narrow),
     wrong("last_key_dropped", "TestGradients", backward=changed("key", without_last_key)),
     wrong("last_value_dropped", "TestGradientProbes", backward=changed("value", without_last_key)),
+    wrong("late_keys_dropped", "TestGradients::test_many_tiles", backward=changed("key", without_late_keys)),
+    wrong("odd_features_dropped", "TestGradients::test_head_sizes", backward=changed("query", without_odd_features)),
     wrong("softcap_slope_missing", "TestGradients", cap_slope=lambda self, way: 1),
     wrong("hidden_keys_not_masked", "TestGradientIsolation::test_hidden_keys_change_nothing",
           reach=unmasked, into_products=lambda self, way, scores: scores * self.cap_slope(way)),
@@ -98,7 +113,7 @@ ARITHMETIC = [
     wrong("lse_cotangent_ignored", "TestGradients::test_lse", lse_part=lambda self, cotangent: 0),
     wrong("lse_cotangent_subtracted", "TestGradients::test_lse", lse_part=lambda self, cotangent: -cotangent),
     wrong("mask_ignored_on_the_way_back", "TestGradientProbes", shown=whole_mask),
-    wrong("bias_ignored_on_the_way_back", "TestGradients::test_terms_of_the_scores", bias=None),
+    wrong("bias_ignored_on_the_way_back", "TestGradients::test_terms_of_the_scores", way=without("bias")),
     wrong("alibi_ignored_on_the_way_back", "TestGradients::test_terms_of_the_scores", way=without("alibi")),
     wrong("sinks_ignored_on_the_way_back", "TestGradients::test_lse", way=without("sinks")),
     wrong("bias_gradient_of_sequence_0", "TestGradients::test_terms_of_the_scores",

@@ -56,8 +56,8 @@ class InPlaceReorder(ContiguousCache):
     """Reorders in place, reading what it has overwritten."""
 
     def reorder(self, indices: Array) -> None:
-        super().reorder(np.arange(self.config.batch_size))
         source = np.asarray(indices)
+        super().reorder(np.arange(self.config.batch_size) if source.max() < self.config.batch_size else indices)
         for pages in self.pages:
             for b, index in enumerate(source):
                 pages.key[b], pages.value[b] = pages.key[index], pages.value[index]
