@@ -55,7 +55,11 @@ WINDOWS = [
     _case(f"window{left},{right}", queries, keys, mask=window(left, right))
     for left, right in ((1, 0), (4, 0), (4, 2), (None, 1), (3, None))
     for queries, keys in ((9, 9), (5, 13), (13, 5))
-] + [_case("window37", 40, 161, mask=window(37)), _case("window20,20", 70, 70, mask=window(20, 20))]
+] + [
+    _case("window37", 40, 161, mask=window(37)),
+    _case("window1100", 3, 1300, mask=window(1100)),
+    _case("window20,20", 70, 70, mask=window(20, 20)),
+]
 
 PREFIXES = [
     _case(f"prefix{n}", queries, keys, mask=prefix(n))
@@ -69,10 +73,12 @@ CHUNKS = [
     for queries, keys in ((9, 9), (5, 11), (11, 5))
 ] + [_case("chunked16", 40, 70, mask=chunked(16))]
 
+_FAR_IDS = np.array([-1, 255, 127, 2**31 - 1, 0, 256, -2, 2**16, 128])  # equal only where some digits are lost
 DOCUMENTS = [
     _case("documents", 7, 9, mask=ids((7,), (9,))),
     _case("documents-batch", 7, 9, mask=ids((2, 7), (2, 9))),
     _case("documents-mixed", 7, 9, mask=ids((7,), (2, 9))),
+    _case("documents-far", 7, 9, mask=ak.Mask.documents(_FAR_IDS[2:9], _FAR_IDS)),
     _case("documents-long", 20, 70, mask=ids((2, 20), (2, 70))),
 ]
 

@@ -13,6 +13,7 @@ from attnkit_conformance.selftest.mutants import MUTANTS
 from attnkit_conformance.selftest.running import CLASSES, failures, items_of
 from attnkit_conformance.subject import Subject
 
+MOST = 0.25  # of the items above the core; ``attnkit conform selftest --full`` runs all of them
 SHARE = 0.05  # of all items, for backends like others
 
 
@@ -29,7 +30,8 @@ def alarms(subject: Subject, chosen: list[Item]) -> list[str]:
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_correct_backend_passes(name: str) -> None:
     subject = CORRECT["differentiable"]()
-    assert alarms(subject, list(items_of(name))) == []
+    sampled = {item.id for item in (*items(1), *items(sample=MOST))}
+    assert alarms(subject, [item for item in items_of(name) if item.id in sampled]) == []
     assert set(subject.outcomes) == {"answered"}
 
 

@@ -22,7 +22,7 @@ from attnkit_conformance.compare import assert_equal, assert_like
 from attnkit_conformance.measuring import Comparison, note
 from attnkit_conformance.subject import Subject
 
-LARGEST_HEAD = 256
+LEAST_HEAD, LARGEST_HEAD = 8, 256
 """Some head size up to this one must be declared."""
 LEAST_LONGEST = 64
 """So many keys must be taken by everyone."""
@@ -146,8 +146,8 @@ def _missing(declared: ak.Capabilities) -> Iterator[str]:
     """Say what of the core lies outside."""
     if not declared.dtypes & set(DTYPES):
         yield f"dtypes must have one of {', '.join(DTYPES)}, got {sorted(declared.dtypes)}"
-    if not any(size in declared.head_dims for size in range(1, LARGEST_HEAD + 1)):
-        yield f"head_dims must have a size up to {LARGEST_HEAD}, got {declared.head_dims}"
+    if not any(size in declared.head_dims for size in range(LEAST_HEAD, LARGEST_HEAD + 1)):
+        yield f"head_dims must have a size from {LEAST_HEAD} to {LARGEST_HEAD}, got {declared.head_dims}"
     if declared.max_key_length is not None and declared.max_key_length < LEAST_LONGEST:
         yield f"max_key_length must be None or at least {LEAST_LONGEST}, got {declared.max_key_length}"
 

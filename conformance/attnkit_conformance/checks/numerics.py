@@ -60,6 +60,10 @@ GROUPS = each_dtype(
     for heads, kv_heads in ((4, 2), (6, 1))
     for queries in (1, 17)
 )
+GROUPS += [
+    replace(BASE, label="grouped-many", pinned=("dtype",), batch=batch, heads=heads, kv_heads=kv_heads, queries=3)
+    for batch, heads, kv_heads in ((1, 8, 1), (1, 32, 4), (1, 40, 8), (17, 4, 2))
+]
 MANY_TILES = [
     *(replace(case, draw=draw) for draw in ("normal", "ascending") for case in LONG),
     *(replace(case, draw="climbing") for case in LONG[-2:]),
@@ -70,7 +74,7 @@ EVERYTHING = _option(
 )
 OPTIONS = [
     *(_option(f"scale{scale}", scale=scale) for scale in (0.0, -0.3, 1.0, 0.07, 1e-30, 1e30)),
-    *(_option(f"softcap{cap}", softcap=cap) for cap in (0.5, 5.0, 1e4)),
+    *(_option(f"softcap{cap}", softcap=cap) for cap in (1e-3, 0.5, 5.0, 1e4)),
     _option("softcap-scale", softcap=2.0, scale=1.5),
     *(
         _option(f"bias-{'x'.join(map(str, shape))}", bias=_floats(*shape, spread=2))
@@ -83,6 +87,7 @@ OPTIONS = [
     _option("bias-softcap", bias=_floats(9, 70, spread=2), softcap=1.0),
     _option("alibi", alibi=ak.alibi_slopes(2)),
     _option("alibi-each", alibi=np.abs(_floats(2, 2))),
+    _option("alibi-any-sign", alibi=np.array([-0.3, 0.0], np.float32)),
     _option("alibi-offset", alibi=ak.alibi_slopes(2), query_offset=np.array([3, 80])),
     _option("alibi-unmasked", alibi=ak.alibi_slopes(2), mask=None),
     _option("alibi-bias", alibi=ak.alibi_slopes(2), bias=_floats(9, 70)),

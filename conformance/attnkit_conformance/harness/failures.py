@@ -74,6 +74,11 @@ def raised(data: Mapping[str, Any]) -> Exception:
     return error
 
 
+def clean(text: str) -> str:
+    """Give a text that can be written anywhere: what UTF-8 has no bytes for, as in odd file names, is spelt out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def is_from_backend(error: Exception) -> bool:
     """Tell whether an error speaks of a backend in a process of its own; any other is the suite's own."""
     return isinstance(error, AssertionError | BackendError | ak.AttnkitError)
@@ -93,13 +98,13 @@ def _unsupported(message: str, reasons: Mapping[str, Any]) -> ak.UnsupportedErro
 
 def _message(error: Exception) -> str:
     try:
-        return str(error.args[0] if type(error) is KeyError and error.args else error)  # which would quote it
+        return clean(str(error.args[0] if type(error) is KeyError and error.args else error))  # which would quote it
     except Exception:  # it may be a class of the backend
         return "(it cannot be shown)"
 
 
 def _told(reason: ak.Reason) -> dict[str, str]:
-    return {name: str(value) for name, value in reason.to_dict().items()}
+    return {name: clean(str(value)) for name, value in reason.to_dict().items()}
 
 
 def _where(error: Exception) -> str:

@@ -17,7 +17,7 @@ import array_api_compat
 import numpy as np
 
 import attnkit as ak
-from attnkit.arrays import needs_grad
+from attnkit.arrays import dtype_name, needs_grad
 from attnkit.call import describe_call, gather_options
 from attnkit_conformance.environment import environment
 from attnkit_conformance.harness.foreign import Foreign
@@ -118,6 +118,8 @@ class Harness:
     def array(self, array: NumpyArray) -> Thing:
         """Copy a NumPy array into the backend."""
         made = self.backend.from_numpy(array)
+        if type(made) is np.ndarray and not made.flags.writeable:
+            made = made.copy()  # as a user's would be: others could not be written over to see who kept them
         return array_api_compat.to_device(made, self.device) if self.device else made
 
     def numpy(self, thing: Thing) -> NumpyArray:
@@ -125,6 +127,9 @@ class Harness:
         array = self.backend.to_numpy(thing)
         if not isinstance(array, np.ndarray):
             raise TypeError(f"to_numpy must give a NumPy array, got {type(array).__name__}")
+        shown = _shown(thing)
+        if shown not in (None, (array.shape, array.dtype.name)):
+            raise TypeError(f"to_numpy must give the array as it is, {shown}, got {(array.shape, array.dtype.name)}")
         return array
 
     def view(self, array: NumpyArray, how: str) -> Thing:
@@ -226,3 +231,9 @@ class Harness:
 
     def _moved(self, item: Any) -> Any:
         return self.array(item) if isinstance(item, np.ndarray) else item
+
+
+def _shown(thing: Thing) -> tuple[tuple[int, ...], str] | None:
+    """Give the shape and the element type that users of an array see, where it says so itself."""
+    shape, dtype = getattr(thing, "shape", None), getattr(thing, "dtype", None)
+    return None if shape is None or dtype is None else (tuple(map(int, shape)), dtype_name(dtype))

@@ -12,8 +12,9 @@ from importlib.metadata import version
 
 import attnkit as ak
 from attnkit.capabilities import CONTRACT_VERSION
+from attnkit.numerics import numerics_for
 from attnkit_conformance.items import Item, items, manifest_digest
-from attnkit_conformance.reports.declared import capabilities_of
+from attnkit_conformance.reports.declared import capabilities_of, declared
 from attnkit_conformance.reports.kinds import kind_of, refused_codes
 from attnkit_conformance.reports.verify_waivers import waiver_problems
 from attnkit_conformance.requirements import LEVELS, digest
@@ -84,6 +85,8 @@ def _contradictions(result: Result) -> Iterator[str]:
     if result.status != "PASS":
         if not (result.message or result.outcome):
             yield f"{result.status}, but it does not say why"
+    elif not result.outcome.startswith(("answered", "refused ", "outside ")):
+        yield f"PASS, but its outcome is {result.outcome!r}"
     elif kind_of(result) != "outside" and not (result.comparisons and result.elements and result.worst):
         yield "PASS, but nothing was compared"
     elif result.worst and not result.worst.ratio <= 1:
@@ -100,14 +103,27 @@ def _unlike_the_declaration(report: Report, wanted: Mapping[str, Item]) -> Itera
     except (TypeError, ValueError, ak.AttnkitError) as error:
         yield f"header: capabilities cannot be read: {error}"
         return
+    if declared(capabilities) != dict(report.header.capabilities):
+        yield "header: capabilities must be those of the contract, each of them, and no others"
+    yield from _unknown_numerics(capabilities)
     for result in ran:
         case = wanted[result.id].case.on(capabilities)
         if result.dtype != case.dtype:
             yield f"{result.id}: dtype must be {case.dtype} by what is declared, got {result.dtype}"
+        if kind_of(result) == "outside" and report.header.path is None:
+            yield f"{result.id}: only a path that was forced leaves calls to others, got {result.outcome!r}"
         missing = set(case.undeclared(capabilities))
         if result.status == "PASS" and refused_codes(result) != missing:
             due = f"refused {', '.join(sorted(missing))}" if missing else "answered"
             yield f"{result.id}: must be {due} by what is declared, got {result.outcome or 'no outcome'}"
+
+
+def _unknown_numerics(capabilities: ak.Capabilities) -> Iterator[str]:
+    for dtype in sorted(capabilities.dtypes):
+        try:
+            numerics_for(capabilities.numerics[dtype], dtype)
+        except (ValueError, TypeError) as error:
+            yield f"header: numerics of {dtype}: {error}"
 
 
 def _wrong_footer(report: Report) -> Iterator[str]:

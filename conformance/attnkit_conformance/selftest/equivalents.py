@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from attnkit_conformance.selftest.faults import Mutant, fault
 from attnkit_conformance.selftest.plain import EVERYTHING, Array, Flash, Plain
 from attnkit_conformance.selftest.precision_mutants import BFLOAT16, brain, tf32
@@ -60,11 +58,6 @@ def tf32_of_16_bits(array: Array) -> Array:
     return tf32(array.astype("float32")).astype(array.dtype) if array.dtype.itemsize == 2 else array
 
 
-def maximum_and(more: float) -> Any:
-    """Subtract another number than the largest score."""
-    return lambda self, top, part: Plain.maximum(self, top, part + np.asarray(more, part.dtype))
-
-
 EQUIVALENTS = (
     Equivalent(
         fault("causal_as_less_than", "TestAttendance", causal=lambda _, p, j: j < p + 1),
@@ -79,14 +72,6 @@ EQUIVALENTS = (
     Equivalent(
         fault("bfloat16_operands_of_bfloat16", "TestNumerics", read=operands(to_bfloat16_and_back)),
         "The operands are numbers of bfloat16, and rounding to nearest leaves the numbers of a format as they are.",
-    ),
-    Equivalent(
-        fault("base_above_the_maximum", "TestNumerics", maximum=maximum_and(1)),
-        "exp(s - b) / sum exp(s - b) is the same for every b. With b = m + 1 in place of m, the argument of the "
-        "exponential grows by 1, and so its rounding by at most u_a for each key, hence the output by u_a * sum_j p_j "
-        "|v_j - o|; the numerics grant four times that to the exponential, of which NumPy's takes less than two. The "
-        "log-sum-exp adds b to the logarithm of a sum that is e times smaller: one u_a more of the eight and those of "
-        "the sum, of which this backend takes three. The largest weight is 1/e in place of 1, far from any underflow.",
     ),
     Equivalent(
         fault("rounded_parts_for_rounded_weights", "TestNumerics", RoundedParts),

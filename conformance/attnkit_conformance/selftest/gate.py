@@ -102,9 +102,8 @@ class KillMatrix:
         for mutant, row in sorted(self.table().items()):
             killed = [name for name, dead in row.items() if dead]
             alive = [name for name, dead in row.items() if not dead and (name, mutant) in self.named]
-            yield f"{mutant}: {', '.join(killed) or 'killed by none'}" + (
-                f"; SURVIVES {', '.join(alive)}" * bool(alive)
-            )
+            said = f"{mutant}: killed by {', '.join(killed) or 'none'}"
+            yield f"{said}; SURVIVES {', '.join(alive)}" if alive else said
         yield self.summary()
         yield from self.problems()
 

@@ -113,7 +113,7 @@ def test_references() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [object(), {1: 2}, {"set": {1}}, b"bytes", np.array([object()]), np.array(["text"]), 1j, [len]], ids=repr
+    "value", [object(), {1: 2}, {"set": {1}}, b"bytes", np.array([object()]), np.array(["text"]), 1j, [len]]
 )
 def test_what_has_no_way_to_cross(value: object) -> None:
     with pytest.raises(wire.WireError, match="no way to cross"):
