@@ -50,6 +50,14 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "sinks": ("", "sinks"),
     "lse": ("", "lse"),
 }
+_OF_POSITIONS: Final = {
+    "causal": ak.Mask.causal(),
+    "window": ak.Mask.window(4, 1),
+    "prefix": ak.Mask.prefix(3),
+    "chunked": ak.Mask.chunked(4),
+    "with-window": ak.Mask.window(5, 2),
+    "with-chunked": ak.Mask.chunked(6),
+}
 NEUTRAL: Final[Choice] = {name: values[0] for name, values in FEATURES.items()}
 _TOLD_BY_SIZES: Final = {"draw", "shape", "dtype", "group", "width"}
 
@@ -58,7 +66,7 @@ def fields(choice: Choice, sizes: Sizes, rng: np.random.Generator) -> dict[str, 
     """Give the fields of the case that a choice makes, its arrays drawn at random."""
     heads, kv_heads = GROUPS[choice["group"]]
     options = {
-        "mask": _joined(_mask(choice["mask"], sizes, rng), _other_mask(choice["join"], sizes, rng)),
+        "mask": _joined(_mask(choice["mask"], sizes, rng), _mask(choice["join"], sizes, rng)),
         "bias": _bias(choice["bias"], heads, sizes, rng),
         "alibi": _floats(rng, heads, low=0) if choice["alibi"] else None,
         "softcap": 2.0 if choice["softcap"] else None,
@@ -102,25 +110,13 @@ def declared_values(capabilities: ak.Capabilities) -> Mapping[str, Sequence[str]
 
 
 def _mask(kind: str, sizes: Sizes, rng: np.random.Generator) -> ak.Mask | None:
-    masks = {
-        "causal": ak.Mask.causal(),
-        "window": ak.Mask.window(4, 1),
-        "prefix": ak.Mask.prefix(3),
-        "chunked": ak.Mask.chunked(4),
-        "documents": _documents(sizes, rng, count=3),
-        "dense": ak.Mask.dense(rng.random((sizes.batch, 1, sizes.queries, sizes.keys)) < 0.6),
-    }
-    return masks.get(kind)
-
-
-def _other_mask(kind: str, sizes: Sizes, rng: np.random.Generator) -> ak.Mask | None:
-    masks = {
-        "with-window": ak.Mask.window(5, 2),
-        "with-chunked": ak.Mask.chunked(6),
-        "with-documents": _documents(sizes, rng, count=2),
-        "with-dense": ak.Mask.dense(rng.random((sizes.queries, sizes.keys)) < 0.8),
-    }
-    return masks.get(kind)
+    """Give a mask, or ``with-`` its name another one of the same kind."""
+    if kind.endswith("documents"):
+        return _documents(sizes, rng, count=2 if kind.startswith("with") else 3)
+    if kind.endswith("dense"):
+        shape = (sizes.queries, sizes.keys) if kind.startswith("with") else (sizes.batch, 1, sizes.queries, sizes.keys)
+        return ak.Mask.dense(rng.random(shape) < 0.7)
+    return _OF_POSITIONS.get(kind)
 
 
 def _joined(one: ak.Mask | None, other: ak.Mask | None) -> ak.Mask | None:

@@ -97,11 +97,15 @@ class Ledger:
     Raises
     ------
     WaiverError
-        If a waiver has expired, names what there is not, or names something twice.
+        If a waiver has expired, names what there is not, or names something twice; or if none is for this backend.
     """
 
     def __init__(self, waivers: Iterable[Waiver], backend: str, chosen: Sequence[Item], *, whole: bool) -> None:
-        own = [waiver for waiver in waivers if waiver.backend == backend]
+        given = tuple(waivers)
+        own = [waiver for waiver in given if waiver.backend == backend]
+        if given and not own:
+            others = ", ".join(sorted({waiver.backend for waiver in given}))
+            raise WaiverError(f"waivers: none is for {backend}, they are for {others}")
         _check(own)
         self.waivers = {waiver.id: waiver for waiver in own}
         self._waived: Counter[str] = Counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -35,6 +36,7 @@ def _available() -> str | None:
     return None
 
 
+@cache  # the metadata of a large package takes long to read
 def _version() -> tuple[int, int] | None:
     """Give major and minor version of torch from its metadata; ``None`` for a build that has none."""
     try:

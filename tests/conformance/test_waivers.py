@@ -99,9 +99,10 @@ def test_an_item_that_passes_after_all() -> None:
 
 def test_others_are_let_be() -> None:
     assert [found.status for found in settled(ITEMS[0].id, "FAIL", "FAIL")] == ["WAIVED", "FAIL"]
-    ledger = Ledger([waiver(ITEMS[0].id, backend="other")], "mine", ITEMS, whole=True)
+    both = [waiver(ITEMS[0].id, backend="other"), waiver(ITEMS[1].id)]
+    ledger = Ledger(both, "mine", ITEMS, whole=True)
     assert ledger.settle(result(ITEMS[0], "FAIL")).status == "FAIL"
-    assert not ledger.waivers
+    assert list(ledger.waivers) == [ITEMS[1].id]
 
 
 def test_a_requirement_is_waived_as_a_whole() -> None:
@@ -129,3 +130,8 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 
 def test_the_last_day_counts() -> None:
     Ledger([waiver(FEW.id, expires=datetime.now(UTC).date())], "mine", ITEMS, whole=True)
+
+
+def test_a_file_that_is_for_others_alone_is_an_error() -> None:
+    with pytest.raises(WaiverError, match="none is for mine, they are for mien"):
+        Ledger([waiver(ITEMS[0].id, backend="mien")], "mine", ITEMS, whole=True)

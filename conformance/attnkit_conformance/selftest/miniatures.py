@@ -263,7 +263,7 @@ MINIATURES = (
     Miniature(MutatesInputs, ("ATTN-OWN-001",)),
     Miniature(ReturnsViews, ("ATTN-OWN-002",)),
     Miniature(StaleBuffer, ("ATTN-OWN-002",)),
-    Miniature(MemoisesByPointer, ("ATTN-OWN-002",)),
+    Miniature(MemoisesByPointer, ("ATTN-MEM-001",)),
     Miniature(SaysYesAndRefuses, ("ATTN-AGREE-001",), only=("*[[]requests[0-4]-*",)),
     Miniature(SaysNoAndAnswers, ("ATTN-AGREE-001",), only=("*[[]requests[0-4]-*",)),
 )

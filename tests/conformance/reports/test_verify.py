@@ -186,3 +186,18 @@ print(found, plug_ins)
         [sys.executable, "-c", program, str(tmp_path)], check=False, timeout=120, capture_output=True, text=True
     )
     assert done.stdout == "[] set()\n", done.stderr
+
+
+def test_a_failure_turned_into_a_call_for_another_path_is_found(clean: Report, changed: Alter) -> None:
+    found = problems(changed(clean, outcome="outside path", worst=None, comparisons=0, elements=0))
+    assert any("only a path that was forced leaves calls to others" in problem for problem in found)
+    free = problems(changed(clean, outcome="fine"))
+    assert any("PASS, but its outcome is 'fine'" in problem for problem in free)
+
+
+def test_a_declaration_that_cannot_be_is_found(clean: Report, headed: Alter) -> None:
+    declared = clean.header.capabilities
+    more = headed(clean, capabilities={**declared, "telepathy": True})
+    assert any(found.startswith("header: capabilities") for found in problems(more))
+    better = headed(clean, capabilities={**declared, "numerics": {**declared["numerics"], "float32": "exact"}})
+    assert any(found.startswith("header: numerics of float32") for found in problems(better))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attnkit_conformance.requirements import requirements
-from attnkit_conformance.selftest.gate import cheapest_first, first_failure
+from attnkit_conformance.selftest.gate import cheapest_first, first_failure, level_by_level
 from attnkit_conformance.selftest.known_faults import KNOWN_FAULTS, KnownFault, mistakes
 from attnkit_conformance.selftest.plain import Plain, unregistered
 
@@ -34,3 +34,29 @@ def test_mistakes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "nothing: ATTN-ERR-002 does not reject it",
         "nothing: ATTN-ERR-002 does not say 'a convention of its own'",
     ]
+
+
+FIRST = {
+    "an adapter drops is_causal": "ATTN-SHAPE-001",  # whose arrays of three and two axes are causal too
+    "an unknown option is ignored": None,  # the core has no options
+    "a log-sum-exp to the base of 2": "ATTN-API-002",
+    "a window of W + 1 in decoding only": None,
+    "an over-long crop leaves -2 tokens": "ATTN-CACHE-CUT-002",
+    "an overflow raises after the cache has advanced": "ATTN-CACHE-FAIL-001",
+    "top-left causal in decoding": "ATTN-CAUSAL-001",
+    "an output of zeros": "ATTN-API-002",
+    "a correlation of 0.13": "ATTN-API-002",
+}
+
+
+@pytest.mark.parametrize("fault", [fault for fault in KNOWN_FAULTS if FIRST[fault.name]], ids=str)
+def test_what_fails_first(fault: KnownFault) -> None:
+    _, item, _ = first_failure(fault.subject(), level_by_level(1))
+    assert item is not None
+    assert item.requirement.id == FIRST[fault.name]
+
+
+@pytest.mark.parametrize("fault", [fault for fault in KNOWN_FAULTS if not FIRST[fault.name]], ids=str)
+def test_the_core_has_nothing_against_what_is_no_part_of_it(fault: KnownFault) -> None:
+    core = [item for item in level_by_level(1) if int(item.fingerprint, 16) < 0.2 * 16**12]
+    assert first_failure(fault.subject(), core)[1] is None

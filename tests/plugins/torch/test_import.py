@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -12,6 +13,14 @@ import pytest
 from attnkit_torch import plugin
 
 COMPILERS = {"sympy", "torch._dynamo", "torch._inductor", "triton"}
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Let the version of torch be read anew, before and after."""
+    plugin._version.cache_clear()
+    yield
+    plugin._version.cache_clear()
 
 
 def loaded(first: str, then: str) -> set[str]:
