@@ -12,6 +12,7 @@ import pytest
 import attnkit as ak
 from attnkit_conformance.cases import Case
 from attnkit_conformance.checking import Checks, over
+from attnkit_conformance.gradient_cases import graded
 from attnkit_conformance.harness.failures import BackendDied, BackendError, BackendHung
 from attnkit_conformance.harness.local import Harness
 from attnkit_conformance.harness.targets import open_target
@@ -127,9 +128,10 @@ def test_what_nobody_can_ask_is_not_run(run: Callable[..., Result]) -> None:
     def check(_self: object, backend: Subject, case: Case) -> None:
         backend.harness.vjp({}, (), ())
 
-    found = run(check, held(Plain()))
+    found = run(check, held(declaring(grad=True)()), graded([CASE])[0])
     assert found.status == "NOT_RUN"
     assert found.outcome.startswith("unchecked ")
+    assert run(check, held(Plain())).status == "FAIL", "no gradient was asked for"
 
 
 def test_what_is_not_declared_must_be_refused(run: Callable[..., Result]) -> None:

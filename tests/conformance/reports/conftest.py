@@ -88,7 +88,9 @@ def clean() -> Report:
 @pytest.fixture(scope="session")
 def faulty() -> Report:
     """A faulty backend: a part of a run, in which some is right, some refused and some wrong."""
-    chosen = [item for item in items(2) if item.test.startswith(FAILING)][::3]
+    wanted = [item for item in items(2) if item.test.startswith(FAILING)]
+    short = [item for item in wanted if item.test != FAILING[0] or item.case.keys != 40]  # else one fails too often
+    chosen = [item for n, item in enumerate(short) if n % 3 == 0 or "gqa" in item.case.features()]
     return report_of(unregistered(Faulty()), chosen, partial=True)
 
 

@@ -61,7 +61,9 @@ def test_missing_torch_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_old_torch_is_a_reason(monkeypatch: pytest.MonkeyPatch, version: str, reason: str | None) -> None:
     monkeypatch.setattr(plugin, "version", lambda name: version)
+    plugin._version.cache_clear()
     assert plugin.attnkit_register_backends().available() == reason
+    plugin._version.cache_clear()
 
 
 @pytest.mark.parametrize("options", OPTIONS)
