@@ -125,6 +125,10 @@ class History:
         """Give how many tokens each sequence of a layer must hold, ``[B]``."""
         return np.array([key.shape[1] for key, _ in self.held[layer]])
 
+    def least(self) -> Array:
+        """Give how many tokens of each sequence every layer holds, ``[B]``."""
+        return np.asarray(np.min([self.lengths(layer) for layer in self.layers], axis=0))
+
     def tokens(self, count: int) -> Tokens:
         """Draw new keys and values ``[B, K, count, D]`` and ``[B, K, count, E]``."""
         head, dtype = (self.case.batch, self.case.kv_heads, count), self.case.stored_dtype
@@ -136,7 +140,7 @@ class History:
         return self._draw(case.dtype, case.batch, case.heads, count or case.rows, case.head_dim)
 
     def append(self, tokens: Tokens, lengths: Array | None = None, *, layer: int = 0) -> list[Any]:
-        """Append to both; gives the arrays that the cache was given."""
+        """Append to both; gives the arrays that the cache was given. No tokens leave all as it was, lengths too."""
         given = [self.subject.array(array) for array in tokens]
         self.cache[layer].append(*given, lengths=lengths)
         count, batch = tokens[0].shape[2], self.case.batch
@@ -144,9 +148,10 @@ class History:
         for b, (key, value) in enumerate(self.held[layer]):
             new_key, new_value = (array[b, :, : taken[b]] for array in tokens)
             self.held[layer][b] = np.concatenate([key, new_key], axis=1), np.concatenate([value, new_value], axis=1)
-        self._ragged.pop(layer, None)
-        if lengths is not None:
-            self._ragged[layer] = (count, taken)
+        if count:
+            self._ragged.pop(layer, None)
+            if lengths is not None:
+                self._ragged[layer] = (count, taken)
         return given
 
     def extend(self, count: int, *, value: float | None = None) -> None:
@@ -163,9 +168,10 @@ class History:
         self._keep(np.broadcast_to(lengths, (self.case.batch,)))
 
     def drop(self, count: Array | int) -> None:
-        """Drop the last tokens of both."""
+        """Drop the last tokens of both, counted from what every layer holds."""
+        least = self.least()
         self.cache.drop(count)
-        self._keep(self.lengths() - count)
+        self._keep(least - count)
 
     def reset(self) -> None:
         """Reset both."""
@@ -173,10 +179,10 @@ class History:
         self.forget_all()
 
     def reorder(self, indices: Array) -> None:
-        """Reorder both."""
+        """Reorder both, with the lengths that the next queries take."""
         self.cache.reorder(indices)
         self.held = [[layer[index] for index in indices] for layer in self.held]
-        self._ragged.clear()
+        self._ragged = {layer: (count, taken[indices]) for layer, (count, taken) in self._ragged.items()}
 
     def forget_all(self) -> None:
         """Let nothing be held."""
@@ -217,8 +223,7 @@ class History:
                 assert_like(read, expected.shape, self.case.stored_dtype, what=f"{name} read from layer {number}")
                 if expected.size:
                     assert_equal(read, expected, what=f"{name} read from layer {number}")
-        least = np.min([self.lengths(number) for number in self.layers], axis=0)
-        assert_equal(self.cache.counted("stored"), least, what="stored of the stack")
+        assert_equal(self.cache.counted("stored"), self.least(), what="stored of the stack")
 
     def assert_same(self, output: Array, expected: Array, *, what: str) -> None:
         """Check that attending gave the same bits as before, where the backend declares to be deterministic."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnkit_conformance.locating import common, place
-from attnkit_conformance.measuring import Comparison, Mismatch, note
+from attnkit_conformance.measuring import Comparison, Mismatch, held, note
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -26,7 +26,7 @@ def assert_like(array: npt.NDArray[Any], shape: tuple[int, ...], dtype: str, *, 
         raise AssertionError(f"{what}: shape must be {list(shape)}, got {list(array.shape)}")
     if array.dtype.name != dtype:
         raise AssertionError(f"{what}: dtype must be {dtype}, got {array.dtype.name}")
-    note(Comparison(f"shape and element type of {what}", 1, exact=True, ratio=0.0))
+    held(f"shape and element type of {what}")
 
 
 def assert_within(
@@ -81,6 +81,17 @@ def assert_equal(actual: npt.NDArray[Any], expected: npt.ArrayLike, *, what: str
             f"{_joined(common(differs))}",
             *(what, actual, expected),
         )
+
+
+def assert_raises(kind: type[Exception], call: Callable[[], object]) -> None:
+    """Check that a call raises an error of a class."""
+    __tracebackhide__ = True
+    try:
+        call()
+    except kind:
+        held(f"raises {kind.__name__}")
+        return
+    raise AssertionError(f"the call must raise {kind.__name__}, it gave a result")
 
 
 def _measured(

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import attnkit as ak
-from attnkit.capabilities import CONTRACT_VERSION
 from attnkit_conformance.harness.failures import BackendGone
 from attnkit_conformance.harness.targets import UnavailableError
-from attnkit_conformance.items import Item, items, manifest_digest
+from attnkit_conformance.headers import backend_facts, suite_facts
+from attnkit_conformance.items import Item, items
 from attnkit_conformance.measuring import measuring
-from attnkit_conformance.reports.declared import declared
 from attnkit_conformance.reports.journal import Journal
-from attnkit_conformance.requirements import Requirement, digest
+from attnkit_conformance.requirements import Requirement
 from attnkit_conformance.results import Footer, Header, Report, Result
 from attnkit_conformance.runner import LIMIT
 from attnkit_conformance.session import Reproducers, Session
@@ -91,8 +88,8 @@ def run_conformance(
     with ExitStack() as stack:
         subject, absent = _opened(stack.enter_context(subjects))
         header = Header(
-            **_facts(manifest),
-            **_described(subjects, subject),
+            **suite_facts((item.id for item in manifest), datetime.now(UTC)),
+            **({"backend": subjects.name} if subject is None else backend_facts(subject)),
             level=level,
             seed=seed,
             sample=sample,
@@ -180,39 +177,6 @@ def _opened(subjects: Subjects) -> tuple[Subject | None, str]:
         return subjects.current(), ""
     except (UnavailableError, BackendGone) as error:
         return None, str(error)
-
-
-def _facts(manifest: Iterable[Item]) -> dict[str, Any]:
-    return {
-        "suite": version("attnkit"),
-        "contract": CONTRACT_VERSION,
-        "requirements": digest(),
-        "manifest": manifest_digest(item.id for item in manifest),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _described(subjects: Subjects, subject: Subject | None) -> dict[str, Any]:
-    if subject is None:
-        return {"backend": subjects.name}
-    said = subject.description
-    return {
-        "backend": said.name,
-        "path": said.path,
-        "paths": said.paths,
-        "source": said.source,
-        "contract_version": said.contract_version,
-        "capabilities": declared(said.capabilities),
-        "environment": _environment(subject),
-    }
-
-
-def _environment(subject: Subject) -> Mapping[str, str]:
-    """Say what the backend runs on; one that is gone by now is found to be so by its first item."""
-    try:
-        return subject.harness.environment()
-    except Exception:  # whatever a backend may do
-        return {}
 
 
 def _recorded(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 import attnkit as ak
-from attnkit_conformance.cache_model import CacheCase, History, Tokens
+from attnkit_conformance.cache_model import CacheCase, History
 from attnkit_conformance.cases import Array
 from attnkit_conformance.exploring import explorer, last_failure_only
 from attnkit_conformance.measuring import Mismatch
@@ -26,34 +26,6 @@ from attnkit_conformance.subject import Subject, codes_of
 
 _MOST: Final = 9  # tokens of an append
 _ROOM: Final = 60  # tokens of a growing cache
-
-
-class Model(History):
-    """The lists beside the cache, for stacks that are uneven, and for lengths that move along."""
-
-    def append(self, tokens: Tokens, lengths: Array | None = None, *, layer: int = 0) -> list[Any]:
-        """Append to both; no tokens leave everything as it was, the lengths that the next queries take too."""
-        before = dict(self._ragged)
-        given = super().append(tokens, lengths, layer=layer)
-        if not tokens[0].shape[2]:
-            self._ragged = before
-        return given
-
-    def drop(self, count: Array | int) -> None:
-        """Drop from both, counted from what every layer holds."""
-        least = self.least()
-        self.cache.drop(count)
-        self._keep(least - count)
-
-    def reorder(self, indices: Array) -> None:
-        """Reorder both."""
-        moved = {layer: (count, taken[indices]) for layer, (count, taken) in self._ragged.items()}
-        super().reorder(indices)
-        self._ragged = moved
-
-    def least(self) -> Array:
-        """Give how many tokens of each sequence every layer holds, ``[B]``."""
-        return np.asarray(np.min([self.lengths(layer) for layer in self.layers], axis=0))
 
 
 class Machine(RuleBasedStateMachine):
@@ -66,7 +38,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         type(self).begin()
-        self.history = Model(self.backend, self.case)
+        self.history = History(self.backend, self.case)
         config = ", ".join(f"{name}={value!r}" for name, value in self.case.config().items())
         self.program = [f"cache = ak.make_cache(ak.KVCacheConfig({config}))"]
 

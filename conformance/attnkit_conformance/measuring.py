@@ -82,6 +82,11 @@ def measuring() -> Iterator[list[Comparison]]:
         _NOTES.reset(token)
 
 
+def held(what: str, count: int = 1) -> None:
+    """Note that something held that has no numbers to be apart: a refusal, an error, a shape."""
+    note(Comparison(what, count, exact=True, ratio=0.0))
+
+
 def note(comparison: Comparison) -> None:
     """Add a comparison to those that are gathered, if any are."""
     notes = _NOTES.get()

@@ -22,6 +22,13 @@ def run_item(item: Item, subject: Subject, limit: float = LIMIT) -> Result:
     started = time.perf_counter()
     with measuring() as notes:
         status, message = _status(item, subject, notes)
+    return result_of(item, subject, notes, status, message, time.perf_counter() - started)
+
+
+def result_of(
+    item: Item, subject: Subject, notes: Sequence[Comparison], status: Status, message: str, seconds: float
+) -> Result:
+    """Give the result of an item that was run."""
     return Result(
         id=item.id,
         requirement=item.requirement.id,
@@ -30,7 +37,7 @@ def run_item(item: Item, subject: Subject, limit: float = LIMIT) -> Result:
         status=status,
         outcome=", ".join(subject.outcomes),
         message=message,
-        seconds=time.perf_counter() - started,
+        seconds=seconds,
         comparisons=len(notes),
         elements=sum(note.count for note in notes),
         worst=worst_of(notes),

@@ -6,15 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from importlib.metadata import version
 
-from attnkit.capabilities import CONTRACT_VERSION
-from attnkit_conformance.items import Item, items, manifest_digest
+from attnkit_conformance import runner
+from attnkit_conformance.headers import backend_facts, suite_facts
+from attnkit_conformance.items import Item, items
 from attnkit_conformance.measuring import Comparison
-from attnkit_conformance.reports.declared import declared
-from attnkit_conformance.requirements import digest
 from attnkit_conformance.results import Footer, Header, Report, Result, Status
-from attnkit_conformance.runner import worst_of
 from attnkit_conformance.subject import Subject
 from attnkit_conformance.verdict import verdict_of
 
@@ -91,24 +88,8 @@ class Tally:
         return report.model_copy(update={"footer": footer})
 
     def _header(self) -> Header:
-        said = self.subject.description
-        return Header(
-            suite=version("attnkit"),
-            contract=CONTRACT_VERSION,
-            requirements=digest(),
-            manifest=manifest_digest(self.manifest),
-            backend=said.name,
-            path=said.path,
-            paths=said.paths,
-            source=said.source,
-            contract_version=said.contract_version,
-            capabilities=declared(said.capabilities),
-            level=self.level,
-            seed=self.seed,
-            partial=self.partial,
-            environment=self.subject.harness.environment(),
-            started=self._started.isoformat(timespec="seconds"),
-        )
+        facts = suite_facts(self.manifest, self._started) | backend_facts(self.subject)
+        return Header(**facts, level=self.level, seed=self.seed, partial=self.partial)
 
     def _kinds(self) -> Counter[str]:
         return Counter(_outcome(result).partition(" ")[0] for result in self.results)
@@ -118,20 +99,7 @@ def result_of(
     item: Item, subject: Subject, notes: Sequence[Comparison], *, error: BaseException | None, seconds: float
 ) -> Result:
     """Give what came of an item that someone else ran."""
-    status, message = _status(subject, error)
-    return Result(
-        id=item.id,
-        requirement=item.requirement.id,
-        level=item.requirement.level,
-        dtype=item.case.on(subject.capabilities).dtype if subject.capabilities.dtypes else item.case.dtype,
-        status=status,
-        outcome=", ".join(subject.outcomes),
-        message=message,
-        seconds=seconds,
-        comparisons=len(notes),
-        elements=sum(note.count for note in notes),
-        worst=worst_of(notes),
-    )
+    return runner.result_of(item, subject, notes, *_status(subject, error), seconds)
 
 
 def reject_emptiness(subject: Subject, notes: Sequence[Comparison]) -> None:

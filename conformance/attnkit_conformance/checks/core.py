@@ -67,7 +67,7 @@ class TestCore(Checks):
         for size in (1.0, _large(case.dtype)):
             asked = case.holding((size * np.sign(query), size * np.sign(key), value))
             expected = np.broadcast_to(plain(asked.arrays[2]), case.output_shape)
-            bound = slack(backend, case) * np.abs(expected)
+            bound = backend.slack(case) * np.abs(expected)
             what = f"output for one key and numbers of {size:.3g}"
             assert_within(asked.call(backend).output, expected, bound, what=what)
 
@@ -81,7 +81,7 @@ class TestCore(Checks):
         answer = alike.call(backend)
         seen = 1 + np.arange(case.queries)
         mean = np.broadcast_to((seen[:, None] + 1) / 2, case.output_shape)
-        assert_within(answer.output, mean, slack(backend, case) * mean, what="mean of the visible values")
+        assert_within(answer.output, mean, backend.slack(case) * mean, what="mean of the visible values")
         if answer.lse is not None:
             bound = 8 * backend.numerics(case.dtype).u_a * np.abs(alike.truth.lse)
             assert_within(answer.lse, alike.truth.lse, bound, what="lse")
@@ -90,12 +90,6 @@ class TestCore(Checks):
     def test_scalars_promote_nothing(self, backend: Subject, case: Case) -> None:
         """A11: a scale may be a Python number or NumPy's, of any width; the result stays of the query's type."""
         backend.assert_true(case, case.call(backend))
-
-
-def slack(backend: Subject, case: Case) -> float:
-    """Give the relative error of equal weights, their sum, and one rounding of the result."""
-    numerics = backend.numerics(case.dtype)
-    return numerics.u_o + 2 * numerics.u_p + (numerics.growth(case.keys) + 8) * numerics.u_a
 
 
 def _large(dtype: str) -> float:

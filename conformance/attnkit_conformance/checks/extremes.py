@@ -11,7 +11,6 @@ import numpy as np
 
 from attnkit_conformance.cases import Array, Case, each_dtype, plain
 from attnkit_conformance.checking import Checks, over
-from attnkit_conformance.checks.core import slack
 from attnkit_conformance.compare import assert_equal, assert_within
 from attnkit_conformance.structures import CAUSALLY, causal, window
 from attnkit_conformance.subject import Subject
@@ -91,7 +90,7 @@ class TestExtremes(Checks):
         value[...] = 1 + np.arange(case.keys)[:, None] % 2
         large = case.holding((np.full_like(query, 120), np.full_like(key, 120), value))
         mean = np.full(case.output_shape, 1.5)
-        assert_within(large.call(backend).output, mean, slack(backend, case) * mean, what="mean of the values")
+        assert_within(large.call(backend).output, mean, backend.slack(case) * mean, what="mean of the values")
 
     @over(LOW_BIASES)
     def test_low_biases_are_arithmetic(self, backend: Subject, case: Case) -> None:
@@ -101,7 +100,7 @@ class TestExtremes(Checks):
         level = case.holding((0 * query, key, value))
         means = np.array([2, 1.5, 2, 2])[:, None]  # of all three keys, the first two, the second, the second
         expected = np.broadcast_to(means, case.output_shape)
-        bound = slack(backend, case) * expected
+        bound = backend.slack(case) * expected
         assert_within(level.call(backend).output, expected, bound, what="mean of the keys of the highest bias")
 
     @over([NAN_BIAS])

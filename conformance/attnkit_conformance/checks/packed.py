@@ -5,7 +5,7 @@ Axes: ``N`` packed queries, ``M`` packed keys, ``B`` sequences, ``H`` query head
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from typing import Any
@@ -15,8 +15,7 @@ import numpy as np
 import attnkit as ak
 from attnkit_conformance.cases import OTHER_DTYPES, Array, Arrays, Case, each_dtype, plain
 from attnkit_conformance.checking import Checks, over
-from attnkit_conformance.compare import assert_equal, assert_like, assert_within
-from attnkit_conformance.measuring import Comparison, note
+from attnkit_conformance.compare import assert_equal, assert_like, assert_raises, assert_within
 from attnkit_conformance.structures import CAUSALLY, chunked, ids, keep, prefix, window
 from attnkit_conformance.subject import Answer, Subject
 
@@ -149,7 +148,7 @@ class TestPacked(Checks):
             output = case.ask(backend, query, key, **limits).output
             _assert_same(backend, output, plainly, case.alone, f"output with {limits}")
         for short in ({"max_q": 4}, {"max_k": 5}):
-            _assert_raises(ak.ShapeError, partial(case.ask, backend, query, key, **short))
+            assert_raises(ak.ShapeError, partial(case.ask, backend, query, key, **short))
 
     @over([LEGAL])
     def test_what_does_not_fit(self, backend: Subject, case: PackedCase) -> None:
@@ -165,10 +164,10 @@ class TestPacked(Checks):
             (ak.ShapeError, query[:0], key[:0]),
             (ak.DTypeError, query.astype(np.float32), key),
         ):
-            _assert_raises(kind, partial(case.ask, backend, cu_q, cu_k))
+            assert_raises(kind, partial(case.ask, backend, cu_q, cu_k))
         for mask in (ids((8,), (10,)), keep(8, 10)):
             masked = replace(case, options={"mask": mask})
-            _assert_raises(ak.ShapeError, partial(masked.call, backend))
+            assert_raises(ak.ShapeError, partial(masked.call, backend))
 
 
 def _filled(case: PackedCase, queries: slice, keys: slice, fill: float) -> Arrays:
@@ -186,12 +185,3 @@ def _assert_same(backend: Subject, one: Array, other: Array, sequences: list[Cas
         return
     bounds = [case.tolerance(backend.numerics(case.dtype)).output for case in sequences]
     assert_within(one, plain(other), 2 * np.concatenate(bounds, axis=2), what=what)
-
-
-def _assert_raises(kind: type[Exception], call: Callable[[], object]) -> None:
-    try:
-        call()
-    except kind:
-        note(Comparison(f"raises {kind.__name__}", 1, exact=True, ratio=0.0))
-        return
-    raise AssertionError(f"the call must raise {kind.__name__}, it gave a result")

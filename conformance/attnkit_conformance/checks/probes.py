@@ -40,9 +40,7 @@ class TestAttendance(Checks):
         weights = _attendance(backend, case)
         assert_equal(weights > 0, case.shown, what="support of the weights")
         expected = case.shown / np.maximum(case.shown.sum(axis=-1, keepdims=True), 1)
-        numerics = backend.numerics(case.dtype)
-        slack = numerics.u_o + 2 * numerics.u_p + (numerics.growth(case.keys) + 8) * numerics.u_a
-        assert_within(weights, expected, slack * expected, what="weights")
+        assert_within(weights, expected, backend.slack(case) * expected, what="weights")
 
 
 class TestOneHot(Checks):

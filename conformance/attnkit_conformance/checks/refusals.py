@@ -16,7 +16,8 @@ import numpy as np
 import attnkit as ak
 from attnkit_conformance.cases import DTYPES, Case, plain
 from attnkit_conformance.checking import Checks, over
-from attnkit_conformance.measuring import Comparison, note
+from attnkit_conformance.compare import assert_raises
+from attnkit_conformance.measuring import held
 from attnkit_conformance.structures import causal, chunked, ids, keep, prefix, window
 from attnkit_conformance.subject import Subject
 
@@ -83,7 +84,7 @@ class TestApplied(Checks):
         without = replace(case, options={}).holding(case.arrays)
         bound = case.tolerance(backend.numerics(case.dtype)).output
         difference = np.abs(plain(case.call(backend).output) - without.truth.output)
-        note(Comparison(f"effect of {', '.join(case.options)}", difference.size, exact=True, ratio=0.0))
+        held(f"effect of {', '.join(case.options)}", difference.size)
         if not (difference > bound).any():
             raise AssertionError(f"the output with {', '.join(case.options)} is the output without")
 
@@ -101,7 +102,7 @@ class TestRefused(Checks):
         """A16: inputs that require gradients are refused with the code ``grad``, never silently detached."""
         arrays = [backend.harness.requiring_grad(array) for array in case.arrays]
         if not all(map(backend.harness.needs_grad, arrays)):
-            note(Comparison("its library has no gradients to detach", 1, exact=True, ratio=0.0))
+            held("its library has no gradients to detach")
             return
         if backend.capabilities.grad:
             backend.assert_true(case, backend.ask(arrays, {}))
@@ -114,24 +115,15 @@ class TestRefused(Checks):
         query, key, value = map(backend.array, case.arrays)
         other = backend.array(case.arrays[1].astype(np.float32 if case.dtype == "float16" else np.float16))
         for arrays in ((query, other, value), (query, key, other), (query, other, other)):
-            _assert_raises(ak.DTypeError, _call(backend, *arrays))
+            assert_raises(ak.DTypeError, _call(backend, *arrays))
 
     @over([replace(PLAIN, heads=4, kv_heads=4)])
     def test_heads_that_do_not_divide(self, backend: Subject, case: Case) -> None:
         """A9: ``H % K != 0`` raises ``ShapeError``."""
         query, key, value = case.arrays
         fewer = map(backend.array, (query, key[:, :3].copy(), value[:, :3].copy()))
-        _assert_raises(ak.ShapeError, _call(backend, *fewer))
+        assert_raises(ak.ShapeError, _call(backend, *fewer))
 
 
 def _call(backend: Subject, *arrays: Array) -> Callable[[], object]:
     return partial(backend.harness.attention, arrays, {})
-
-
-def _assert_raises(kind: type[Exception], call: Callable[[], object]) -> None:
-    try:
-        call()
-    except kind:
-        note(Comparison(f"raises {kind.__name__}", 1, exact=True, ratio=0.0))
-        return
-    raise AssertionError(f"the call must raise {kind.__name__}, it gave a result")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from attnkit.cache import ContiguousCache
-from attnkit_conformance.cache_model import CacheCase
+from attnkit_conformance.cache_model import CacheCase, History
 from attnkit_conformance.checks.cache_machine import HISTORIES
-from attnkit_conformance.histories import Model, explore
+from attnkit_conformance.histories import explore
 from attnkit_conformance.selftest.cache_mutants import FaultyCaches
 from attnkit_conformance.selftest.plain import Plain, unregistered
 from attnkit_conformance.subject import Subject
@@ -50,7 +50,7 @@ def test_an_exception_of_a_cache_is_told_with_its_kind() -> None:
 
 
 def test_lengths_move_along_with_their_sequences() -> None:
-    model = Model(unregistered(Plain()), RAGGED)
+    model = History(unregistered(Plain()), RAGGED)
     for layer in model.layers:
         model.append(model.tokens(3), np.array([1, 3]), layer=layer)
     model.reorder(np.array([1, 1]))
@@ -61,7 +61,7 @@ def test_lengths_move_along_with_their_sequences() -> None:
 
 
 def test_an_uneven_stack_drops_from_what_every_layer_holds() -> None:
-    model = Model(unregistered(Plain()), RAGGED)
+    model = History(unregistered(Plain()), RAGGED)
     model.extend(4)
     model.append(model.tokens(2), layer=0)
     assert model.least().tolist() == [4, 4]
