@@ -54,7 +54,6 @@ def test_bfloat16_is_read_as_what_it_is() -> None:
 @pytest.mark.parametrize(
     "value",
     [None, True, 3, -0.5, float("inf"), "causal", (1,), (1, (2.0, None)), [1.5, 2], {"b", "a"}, np.float64(0.5)],
-    ids=str,
 )
 def test_values_are_read_as_the_same(value: Any) -> None:
     found = eval(literal(value), {"np": np})
