@@ -7,19 +7,25 @@ from attnkit.api import (
     backends,
     explain,
     get_backend,
+    load_cache,
     make_cache,
     register,
 )
 from attnkit.backend import AttentionOutput, Backend, BackendSpec, Plan
-from attnkit.cache.base import KVCache
+from attnkit.cache.base import KVCache, Snapshot
+from attnkit.cache.config import KVCacheConfig
 from attnkit.cache.layer import CacheLayer
+from attnkit.cache.offloading import Offloaded
+from attnkit.cache.pool import PagePool
 from attnkit.capabilities import Capabilities, Sizes
-from attnkit.config import AttentionConfig, KVCacheConfig, RopeConfig
+from attnkit.codec import Codec
+from attnkit.config import AttentionConfig, RopeConfig
 from attnkit.errors import (
     AttnkitError,
     BackendNotFoundError,
     BackendUnavailableError,
     CacheCapacityError,
+    CacheFileError,
     DeviceError,
     DTypeError,
     PluginError,
@@ -32,7 +38,7 @@ from attnkit.hookspecs import hookimpl
 from attnkit.masks import Mask
 from attnkit.merging import merge
 from attnkit.multihead import MultiHeadAttention
-from attnkit.pages import Pages, PageTable
+from attnkit.pages import Pages, Planes, SlotTable, runs
 from attnkit.positional import alibi_slopes, apply_rope, rope_tables
 from attnkit.registry import BackendInfo
 from attnkit.request import AttentionRequest, Operands
@@ -52,9 +58,11 @@ __all__ = [
     "BackendSpec",
     "BackendUnavailableError",
     "CacheCapacityError",
+    "CacheFileError",
     "CacheLayer",
     "Call",
     "Capabilities",
+    "Codec",
     "DTypeError",
     "DeviceError",
     "Explanation",
@@ -63,16 +71,20 @@ __all__ = [
     "Mask",
     "MaskStructure",
     "MultiHeadAttention",
+    "Offloaded",
     "Operands",
-    "PageTable",
+    "PagePool",
     "Pages",
     "Plan",
+    "Planes",
     "PluginError",
     "Reason",
     "RopeConfig",
     "Schedule",
     "ShapeError",
     "Sizes",
+    "SlotTable",
+    "Snapshot",
     "Tile",
     "UnsupportedError",
     "alibi_slopes",
@@ -84,10 +96,12 @@ __all__ = [
     "explain",
     "get_backend",
     "hookimpl",
+    "load_cache",
     "make_cache",
     "merge",
     "register",
     "rope_tables",
+    "runs",
     "trace",
     "use_backend",
 ]

@@ -6,6 +6,7 @@ size, ``E`` value head size.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +14,12 @@ import numpy as np
 
 from attnkit.backend import AttentionOutput, Backend
 from attnkit.cache.base import KVCache
-from attnkit.cache.contiguous import ContiguousCache
+from attnkit.cache.config import KVCacheConfig
+from attnkit.cache.loading import load
+from attnkit.cache.making import new_cache
+from attnkit.cache.pool import PagePool
 from attnkit.call import Options, describe_call, gather_options
 from attnkit.checks import check_array
-from attnkit.config import KVCacheConfig
 from attnkit.errors import ShapeError
 from attnkit.explanation import Explanation, explain_request
 from attnkit.interception import interceptor
@@ -210,15 +213,17 @@ def attention_packed(
     return run_packed(query, key, value, cu_q, cu_k, (max_q, max_k), run).output
 
 
-def make_cache(config: KVCacheConfig, *, backend: BackendChoice = None) -> KVCache:
+def make_cache(config: KVCacheConfig, *, backend: BackendChoice = None, pool: PagePool | None = None) -> KVCache:
     """Make an empty KV cache whose bytes live in a backend.
 
     Parameters
     ----------
     config
-        Sizes, layout and dtype.
+        Sizes, layout, dtype and codecs.
     backend
         A backend, its name, or a list of them in order of preference; default: context, environment, ``"numpy"``.
+    pool
+        Where a paged cache takes its pages from, on the pool's backend; default: a pool of its own.
 
     Raises
     ------
@@ -227,11 +232,47 @@ def make_cache(config: KVCacheConfig, *, backend: BackendChoice = None) -> KVCac
     UnsupportedError
         If it cannot store or attend over such a cache.
     """
-    choice = current_choice(backend)
+    choice = current_choice(backend) if pool is None or backend is not None else pool.backend
     if not isinstance(choice, tuple):
-        return ContiguousCache(config, "numpy" if choice is None else choice)
+        return new_cache(config, "numpy" if choice is None else choice, pool)
     complaint = "none of the chosen backends can store this cache:"
-    return first_taken(choice, lambda item: ContiguousCache(config, item), complaint)
+    return first_taken(choice, lambda item: new_cache(config, item, pool), complaint)
+
+
+def load_cache(
+    path: str | os.PathLike[str],
+    *,
+    backend: BackendChoice = None,
+    config: KVCacheConfig | None = None,
+    pool: PagePool | None = None,
+) -> KVCache:
+    """Make the KV cache that ``KVCache.save`` wrote to a file, bit for bit, on any backend.
+
+    All of the file is checked before anything is made from it.
+
+    Parameters
+    ----------
+    path
+        The file.
+    backend, pool
+        As in ``make_cache``.
+    config
+        Another layout, codec, dtype or capacity, of the same shape; default: the one that was saved. Tokens are decoded
+        and stored anew where codec or dtype differ, else moved bit for bit. A ring takes the last tokens that it may
+        hold, at their positions. Also says that so much room is meant where a file of few tokens asks for very much.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    CacheFileError
+        If it is torn, altered, or no saved cache.
+    ShapeError, CacheCapacityError
+        If ``config`` cannot hold what was saved: another shape, fewer tokens, or tokens that a ring has given up.
+    BackendNotFoundError, BackendUnavailableError, UnsupportedError
+        As in ``make_cache``.
+    """
+    return load(path, config, lambda wanted: make_cache(wanted, backend=backend, pool=pool))
 
 
 def backends() -> list[BackendInfo]:

@@ -8,15 +8,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from attnkit.arrays import numpy_dtype
+from attnkit.arrays import dtype_name, numpy_dtype
 from attnkit.capabilities import Capabilities
 from attnkit.errors import Reason, UnsupportedError
-from attnkit.pages import Pages, PageTable, runs
+from attnkit.pages import IntArray, Pages, SlotTable, runs
 from attnkit.request import AttentionRequest, Operands
+
+if TYPE_CHECKING:
+    from attnkit.cache.base import KVCache
+    from attnkit.cache.config import KVCacheConfig
 
 Array = Any
 
@@ -160,61 +164,53 @@ class Backend(ABC):
 
     # Storage primitives: bytes here, bookkeeping in attnkit.cache.
 
-    def allocate(
-        self, num_pages: int, page_size: int, *, num_kv_heads: int, head_dim: int, value_dim: int, dtype: str
-    ) -> Pages:
-        """Give fresh pages, key ``[num_pages, K, page_size, D]`` and value ``[num_pages, K, page_size, E]``."""
-        key = np.zeros((num_pages, num_kv_heads, page_size, head_dim), numpy_dtype(dtype))
-        value = np.zeros((num_pages, num_kv_heads, page_size, value_dim), numpy_dtype(dtype))
-        return Pages(self.from_numpy(key), self.from_numpy(value))
+    def make_cache(self, config: KVCacheConfig, choice: str | Backend) -> KVCache | None:
+        """Give a cache of the backend's own, or ``None`` for attnkit's, whose bytes lie in the primitives below.
 
-    def write(self, pages: Pages, slots: np.ndarray[Any, Any], key: Array, value: Array) -> None:
-        """Store tokens in slots, converted by value to the pages' dtype.
+        ``choice`` is the backend or ``"backend:path"`` that the cache's calls are to go to. What the backend's
+        capabilities do not declare has been refused before.
+        """
+        del config, choice  # attnkit's caches do for most
+        return None
+
+    def allocate(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """Give a plane of zeros, ``[K, N, F]``, of one of the element types of the contract, ``int8`` or ``uint8``."""
+        return self.from_numpy(np.zeros(shape, numpy_dtype(dtype)))
+
+    def write(self, plane: Array, slots: IntArray, tokens: Array) -> None:
+        """Store tokens in slots, converted by value to the plane's element type.
 
         Parameters
         ----------
-        pages
-            What ``allocate`` gave.
+        plane
+            What ``allocate`` gave, ``[K, N, F]``.
         slots
-            Host integers ``[B, T]``, ``page * page_size + offset``; negative = skip.
-        key, value
-            ``[B, K, T, D]`` and ``[B, K, T, E]``.
+            Host integers ``[B, T]``; no two alike, except negative ones, which are skipped.
+        tokens
+            ``[B, K, T, F]``.
         """
-        for sequence, start, stop, page, offset in runs(slots, pages.page_size):
-            spot = slice(offset, offset + stop - start)
-            pages.key[page, :, spot] = key[sequence, :, start:stop]
-            pages.value[page, :, spot] = value[sequence, :, start:stop]
+        for sequence, start, stop, slot in runs(slots):
+            plane[:, slot : slot + stop - start] = tokens[sequence, :, start:stop]
 
-    def gather(self, pages: Pages, slots: np.ndarray[Any, Any]) -> tuple[Array, Array]:
-        """Copy slots out, key ``[B, K, n, D]`` and value ``[B, K, n, E]``; a negative slot gives zeros."""
-        found = self.allocate(
-            slots.shape[0],
-            slots.shape[1],
-            num_kv_heads=pages.key.shape[1],
-            head_dim=pages.key.shape[3],
-            value_dim=pages.value.shape[3],
-            dtype=pages.dtype,
-        )
-        for sequence, start, stop, page, offset in runs(slots, pages.page_size):
-            spot = slice(offset, offset + stop - start)
-            found.key[sequence, :, start:stop] = pages.key[page, :, spot]
-            found.value[sequence, :, start:stop] = pages.value[page, :, spot]
-        return found.key, found.value
+    def gather(self, plane: Array, slots: IntArray) -> Array:
+        """Copy slots ``[B, n]`` of a plane out, ``[B, K, n, F]``; a negative slot gives zeros."""
+        heads, _, features = plane.shape
+        found = self.allocate((slots.shape[0], heads, slots.shape[1], features), dtype_name(plane.dtype))
+        for sequence, start, stop, slot in runs(slots):
+            found[sequence, :, start:stop] = plane[:, slot : slot + stop - start]
+        return found
 
     def attend_pages(
-        self, query: Array, pages: Pages, table: PageTable, operands: Operands, plan: Plan
+        self, query: Array, pages: Pages, table: SlotTable, operands: Operands, plan: Plan
     ) -> AttentionOutput:
-        """Attend over pages where they lie; the keys of sequence ``b`` are the live slots of its pages, in order.
+        """Attend over pages; the keys of sequence ``b`` are the slots of its spans, in order.
 
-        This one hands views to the plan where every sequence is one page in batch order, and copies otherwise.
-        ``operands`` holds the stored lengths as ``kv_lengths``, unless all sequences are as long as the key axis.
+        This one hands views to the plan where there are any, and decoded copies otherwise. ``operands`` holds the
+        stored lengths as ``kv_lengths``, unless all sequences are as long as the key axis.
         """
-        length = operands.key_length
-        if table.is_contiguous:
-            batch = table.index.shape[0]
-            return plan.run(query, pages.key[:batch, :, :length], pages.value[:batch, :, :length], operands)
-        lengths = np.full(len(table.start), length) if operands.kv_lengths is None else operands.kv_lengths
-        key, value = self.gather(pages, table.slots(lengths, pages.page_size))
+        key, value = pages.key.view(table), pages.value.view(table)
+        key = pages.key.read(self, table.slots) if key is None else key
+        value = pages.value.read(self, table.slots) if value is None else value
         return plan.run(query, key, value, operands)
 
     def vjp(

@@ -63,6 +63,8 @@ class Capabilities:
         Log-sum-exp.
     kv_dtype
         Keys and values (of a cache) in another element type than the query.
+    layouts, codecs
+        The layouts and codecs of caches that it holds; attnkit's own caches, which every backend has, know them all.
     grad
         Gradients with respect to query, key, value, bias and sinks.
     poison
@@ -96,6 +98,8 @@ class Capabilities:
     offsets: bool = False
     lse: bool = False
     kv_dtype: bool = False
+    layouts: frozenset[str] = frozenset({"contiguous", "ring", "paged"})
+    codecs: frozenset[str] = frozenset({"native", "int8", "int4", "fp8"})
     grad: bool = False
     poison: Literal["padding", "masked"] = "padding"
     deterministic: bool = True

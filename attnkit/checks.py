@@ -157,6 +157,26 @@ def _bounded(name: str, array: IntArray, most: int, axis: str) -> IntArray:
     return array
 
 
+def row_number(name: str, number: Any, batch: int) -> int:
+    """Give the number of one sequence, 0 to ``batch - 1``, or raise an error."""
+    if isinstance(number, bool | np.bool_) or not isinstance(number, int | np.integer):
+        raise DTypeError(f"{name} must be an integer, got {type(number).__name__}")
+    if not 0 <= number < batch:
+        raise ShapeError(f"{name} must lie in 0..B - 1 with B = {batch}, got {number}")
+    return int(number)
+
+
+def row_numbers(name: str, numbers: Any, batch: int) -> list[int]:
+    """Give the numbers of sequences, each from 0 to ``batch - 1``, or raise an error."""
+    array = host_array(name, numbers) if isinstance(numbers, list | tuple | np.ndarray) else numbers
+    if not is_array(array) or len(array.shape) != 1:
+        raise ShapeError(f"{name} must be integers [n], each in 0..B - 1 with B = {batch}, got {numbers!r}")
+    rows = host_integers(name, array, int(array.shape[0]))
+    if rows.size and (rows.min() < 0 or rows.max() >= batch):
+        raise ShapeError(f"{name} must each lie in 0..B - 1 with B = {batch}, got {rows.tolist()}")
+    return [int(row) for row in rows]
+
+
 def _check_range(name: str, numbers: list[int]) -> None:
     beyond = [number for number in numbers if not -FARTHEST <= number <= FARTHEST]
     if beyond:

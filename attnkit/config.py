@@ -17,9 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from attnkit.errors import DTypeError, ShapeError
+from attnkit.errors import DTypeError
 from attnkit.masks import Mask
-from attnkit.structure import FARTHEST
 
 DType = Literal["float16", "bfloat16", "float32", "float64"]
 MaskField = Annotated[
@@ -36,11 +35,13 @@ def _read_mask(data: Mapping[str, Any]) -> Mask:
         raise ValueError(str(error)) from error
 
 
-class _Config(BaseModel):
+class Config(BaseModel):
+    """What every configuration has in common."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 
 
-class RopeConfig(_Config):
+class RopeConfig(Config):
     """Rotary position embedding.
 
     Attributes
@@ -64,7 +65,7 @@ class RopeConfig(_Config):
         return self
 
 
-class AttentionConfig(_Config):
+class AttentionConfig(Config):
     """One attention layer.
 
     Attributes
@@ -133,77 +134,6 @@ class AttentionConfig(_Config):
         from attnkit.hf_config import attention_fields
 
         return cls(**attention_fields(read_json(source), layer))
-
-
-class KVCacheConfig(_Config):
-    """A KV cache.
-
-    Attributes
-    ----------
-    num_layers, batch_size
-        Layers and sequences.
-    num_kv_heads, head_dim, value_dim
-        ``K``, ``D``, ``E``; ``value_dim=None`` means ``D``.
-    layout
-        ``"contiguous"``.
-    max_length
-        Tokens a sequence may hold; ``None`` = grows.
-    dtype
-        Element type of the stored keys and values.
-    """
-
-    num_layers: PositiveInt = 1
-    batch_size: PositiveInt = 1
-    num_kv_heads: PositiveInt
-    head_dim: PositiveInt
-    value_dim: PositiveInt = None  # type: ignore[assignment]  # filled in from head_dim below
-    layout: Literal["contiguous"] = "contiguous"
-    max_length: PositiveInt | None = None
-    dtype: DType = "float32"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and data.get("value_dim") is None and "head_dim" in data:
-            return {**data, "value_dim": data["head_dim"]}
-        return data
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes that one token of one sequence takes over all layers."""
-        size = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[self.dtype]
-        return self.num_layers * self.num_kv_heads * (self.head_dim + self.value_dim) * size
-
-    def capacity_for(self, length: int) -> int:
-        """Give the tokens that a sequence has room for once it has held ``length``: the rule by which a cache grows.
-
-        Fixed caches hold ``max_length`` from the start; growing ones go up in quarters of a power of two, at least 64,
-        so that at most a fifth lies idle and appending stays O(1) a token.
-        """
-        if isinstance(length, bool) or not isinstance(length, int) or not 0 <= length <= FARTHEST:
-            raise ShapeError(f"length must be an integer in 0..2**53, got {length!r}")
-        if self.max_length is not None:
-            return self.max_length
-        return _round_up(length, _granule(length))
-
-    def bytes_for(self, length: int) -> int:
-        """Give the bytes allocated for all sequences once the longest has held ``length`` tokens."""
-        return self.bytes_per_token * self.batch_size * self.capacity_for(length)
-
-    def longest_for(self, memory: int) -> int:
-        """Give the longest context, in tokens of each sequence, whose allocation fits into ``memory`` bytes."""
-        room = max(memory, 0) // (self.bytes_per_token * self.batch_size)
-        if self.max_length is not None:
-            return self.max_length if self.max_length <= room else 0
-        return room - room % _granule(room)
-
-
-def _granule(length: int) -> int:
-    return max(64, 1 << max(length.bit_length() - 3, 0))
-
-
-def _round_up(length: int, granule: int) -> int:
-    return -(-length // granule) * granule
 
 
 def read_json(source: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@
     ├── ShapeError                (ValueError)           an array or number does not fit
     ├── DTypeError                (TypeError)            an element type does not fit
     ├── CacheCapacityError        (ValueError)           the cache is full
+    ├── CacheFileError            (ValueError)           a saved cache is torn, altered or no such file
     └── DeviceError               (RuntimeError)         arrays lie on different devices
 
 Each class also inherits the builtin that a caller would catch.
@@ -107,6 +108,10 @@ class DTypeError(AttnkitError, TypeError):
 
 class CacheCapacityError(AttnkitError, ValueError):
     """An append would exceed the capacity of the cache; nothing was written."""
+
+
+class CacheFileError(AttnkitError, ValueError):
+    """A file is not a saved cache, or not as it was written; nothing was loaded."""
 
 
 class DeviceError(AttnkitError, RuntimeError):

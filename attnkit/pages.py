@@ -1,102 +1,198 @@
-"""Pages, where keys and values are stored, and PageTable, which slots of them a sequence lives in.
+"""Pages, where keys and values are stored, and SlotTable, which slots of them each sequence lives in.
 
-A *slot* is ``page * page_size + offset``. Every cache layout is a way to hand out slots: a contiguous sequence is one
-large page, a ring is pages of which the first slots are dead, a paged sequence is any list of pages. A backend stores
+A *plane* is one array of a backend, ``[K, N, F]``: ``N`` slots of ``F`` features for each key/value head. Heads come
+first, so that slots in a row are one matrix a head, whatever pages they belong to. A *page* is ``page_size`` slots in a
+row, and a *span* ``(start, stop)`` any slots in a row. Every cache layout is a way to hand out spans; a backend stores
 and reads slots and never needs to know the layout.
+
+Axes: ``B`` sequences, ``K`` key/value heads, ``N`` slots, ``n`` tokens, ``D`` key head size, ``E`` value head size,
+``F`` features of a plane.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from attnkit.arrays import dtype_name
+from attnkit.arrays import namespace
+from attnkit.codec import Codec
 
 Array = Any
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
+Span = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """Storage of one layer: key ``[P, K, page_size, D]``, value ``[P, K, page_size, E]``.
+class Store(Protocol):
+    """What pages ask of a backend; see ``attnkit.Backend``."""
 
-    ``key_scale`` and ``value_scale`` belong to codecs that store scaled integers; ``None`` for native storage.
+    def write(self, plane: Array, slots: IntArray, tokens: Array) -> None:
+        """Store tokens ``[B, K, T, F]`` in slots ``[B, T]`` of a plane; negative slots are skipped."""
+
+    def gather(self, plane: Array, slots: IntArray) -> Array:
+        """Copy slots ``[B, n]`` of a plane out, ``[B, K, n, F]``; a negative slot gives zeros."""
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Keys, or values, of one layer.
+
+    Attributes
+    ----------
+    arrays
+        ``[K, N, F]`` each: the tokens themselves in native storage, else codes and scales, as the codec makes them.
+    codec
+        How tokens become planes and back.
+    size, dtype
+        Features and element type of a token: what decoding gives.
     """
 
-    key: Array
-    value: Array
-    key_scale: Array | None = None
-    value_scale: Array | None = None
+    arrays: tuple[Array, ...]
+    codec: Codec
+    size: int
+    dtype: str
 
     @property
-    def page_size(self) -> int:
-        """Slots in a page."""
-        return int(self.key.shape[2])
-
-    @property
-    def dtype(self) -> str:
-        """Name of the stored element type."""
-        return dtype_name(self.key.dtype)
+    def is_native(self) -> bool:
+        """Whether the only plane holds the tokens as they are, ``[K, N, size]`` in ``dtype``."""
+        return self.codec.kind == "native"
 
     @property
     def nbytes(self) -> int:
         """Bytes allocated."""
-        arrays = (self.key, self.value, self.key_scale, self.value_scale)
-        return sum(int(array.nbytes) for array in arrays if array is not None)
+        return sum(int(array.nbytes) for array in self.arrays)
+
+    def decode(self, arrays: Iterable[Array]) -> Array:
+        """Give the tokens ``[..., size]`` of parts of the planes, ``[..., F]`` each."""
+        return self.codec.decode(tuple(arrays), self.size, self.dtype)
+
+    def write(self, store: Store, slots: IntArray, tokens: Array) -> None:
+        """Store tokens ``[B, K, T, size]`` in slots ``[B, T]``; negative slots are skipped."""
+        if self.is_native:  # storing converts by value
+            store.write(self.arrays[0], slots, tokens)
+            return
+        for array, coded in zip(self.arrays, self.codec.encode(tokens, self.dtype), strict=True):
+            store.write(array, slots, coded)
+
+    def read(self, store: Store, slots: IntArray) -> Array:
+        """Copy tokens out of slots ``[B, n]``: ``[B, K, n, size]``, zeros for negative slots."""
+        return self.decode(store.gather(array, slots) for array in self.arrays)
+
+    def view(self, table: SlotTable) -> Array | None:
+        """Look at native tokens where they lie, ``[B, K, n, size]``; ``None`` where no view shows them all."""
+        if not self.is_native or table.stride is None:
+            return None
+        (plane,), (first, step), batch, length = self.arrays, table.stride, len(table.spans), table.longest
+        if batch == 1:
+            return plane[None, :, first : first + length]
+        if first + batch * step > plane.shape[1]:
+            return None
+        xp = namespace(plane)
+        rows = xp.reshape(plane[:, first : first + batch * step], (plane.shape[0], batch, step, self.size))
+        return xp.permute_dims(rows, (1, 0, 2, 3))[:, :, :length]
 
 
 @dataclass(frozen=True)
-class PageTable:
-    """Which slots each sequence lives in, in token order; host integers.
+class Pages:
+    """Storage of one layer: the planes of its keys and of its values, and the slots in a page of them."""
 
-    Parameters
-    ----------
-    index
-        ``[B, n]``: the pages of each sequence, ``-1`` past its last.
-    start
-        ``[B]``: dead slots before the first live one, in the slots of its pages laid end to end.
-    """
+    key: Planes
+    value: Planes
+    page_size: int
 
-    index: IntArray
-    start: IntArray
+    @property
+    def slots(self) -> int:
+        """Slots in all."""
+        return int(self.key.arrays[0].shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        return self.key.nbytes + self.value.nbytes
+
+    @property
+    def planes(self) -> tuple[Array, ...]:
+        """Every plane, those of the keys first."""
+        return (*self.key.arrays, *self.value.arrays)
+
+    def copy(self, store: Store, source: IntArray, target: Pages, slots: IntArray) -> None:
+        """Copy what is stored, bit for bit, from slots ``[B, n]`` to slots ``[B, n]`` of pages of the same kind."""
+        for old, new in zip(self.planes, target.planes, strict=True):
+            store.write(new, slots, store.gather(old, source))
+
+
+@dataclass(frozen=True)
+class SlotTable:
+    """Where each sequence lives: for each its spans of slots ``(start, stop)``, in token order; host integers."""
+
+    spans: tuple[tuple[Span, ...], ...]
 
     @cached_property
-    def is_contiguous(self) -> bool:
-        """Whether sequence ``b`` is page ``b`` from its first slot on."""
-        rows = np.arange(self.index.shape[0])
-        return self.index.shape[1] == 1 and bool((self.index[:, 0] == rows).all()) and not self.start.any()
+    def lengths(self) -> IntArray:
+        """Tokens of each sequence, ``[B]``."""
+        return np.array([sum(stop - start for start, stop in spans) for spans in self.spans], np.int64)
 
-    def slots(self, lengths: IntArray, page_size: int) -> IntArray:
-        """Give the slots of the live tokens, ``[B, max(lengths)]``; ``-1`` past the length ``[B]`` of a sequence."""
-        token = np.arange(int(lengths.max(initial=0)))[None, :]
-        place = self.start[:, None] + token
-        page = np.take_along_axis(self.index, np.minimum(place // page_size, self.index.shape[1] - 1), axis=1)
-        return np.where(token < lengths[:, None], page * page_size + place % page_size, -1)
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return int(self.lengths.max(initial=0))
+
+    @cached_property
+    def slots(self) -> IntArray:
+        """Slots of the tokens, ``[B, n]``; ``-1`` past the end of a shorter sequence."""
+        slots = np.full((len(self.spans), self.longest), -1, np.int64)
+        for row, spans in zip(slots, self.spans, strict=True):
+            found = 0
+            for start, stop in spans:
+                row[found : found + stop - start] = np.arange(start, stop)
+                found += stop - start
+        return slots
+
+    @cached_property
+    def stride(self) -> tuple[int, int] | None:
+        """First slot of the first sequence and slots from one to the next, where each is one span; else ``None``."""
+        starts = [spans[0][0] for spans in self.spans if len(spans) == 1]
+        if not starts or len(starts) < len(self.spans):
+            return None
+        if len(starts) == 1:
+            return starts[0], self.longest
+        steps = {after - before for before, after in pairwise(starts)}
+        return (starts[0], steps.pop()) if len(steps) == 1 and min(steps) >= self.longest else None
+
+    def row(self, sequence: int) -> SlotTable:
+        """Give the table of one sequence alone."""
+        return SlotTable((self.spans[sequence],))
 
 
-def runs(slots: IntArray, page_size: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Cut slots ``[B, T]`` into runs that are consecutive inside one page.
+def melted(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Join spans that follow each other, and leave out empty ones."""
+    joined: list[Span] = []
+    for start, stop in spans:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], stop)
+        elif start < stop:
+            joined.append((start, stop))
+    return tuple(joined)
+
+
+def runs(slots: IntArray) -> Iterator[tuple[int, int, int, int]]:
+    """Cut slots ``[B, T]`` into runs of consecutive ones.
 
     Yields
     ------
-    sequence, start, stop, page, offset
-        Tokens ``[start, stop)`` of a sequence lie in ``page`` from ``offset`` on; negative slots are left out.
+    sequence, start, stop, slot
+        Tokens ``[start, stop)`` of a sequence lie in slots from ``slot`` on; negative slots are left out.
     """
     for sequence, row in enumerate(slots):
         if row.size == 1:  # decoding: one new token
             if row[0] >= 0:
-                yield (sequence, 0, 1, *divmod(int(row[0]), page_size))
+                yield sequence, 0, 1, int(row[0])
             continue
-        if not page_size or not row.size:  # pages without a slot: nothing is to be written
-            continue
-        breaks = (np.diff(row) != 1) | (row[1:] % page_size == 0)
-        edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), row.size]
+        edges = [0, *(np.flatnonzero(np.diff(row) != 1) + 1).tolist(), row.size]
         for start, stop in pairwise(edges):
-            if row[start] >= 0:
-                page, offset = divmod(int(row[start]), page_size)
-                yield sequence, start, stop, page, offset
+            if start < stop and row[start] >= 0:
+                yield sequence, start, stop, int(row[start])

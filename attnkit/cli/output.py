@@ -71,7 +71,13 @@ def _message(error: Exception) -> str:
         return f"a number is too large: {error}"
     if not isinstance(error, ValidationError):
         return str(error)
-    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+    return "; ".join(_fault([*map(str, fault["loc"])], fault["msg"]) for fault in error.errors())
+
+
+def _fault(place: list[str], message: str) -> str:
+    """Tell one fault; what a check of ours says names its argument itself."""
+    own = message.removeprefix("Value error, ")
+    return f"{'.'.join(place)}: {own}" if place else own
 
 
 def _code(error: Exception) -> int:

@@ -7,14 +7,15 @@ size, ``E`` value head size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from attnkit import AttentionOutput, AttentionRequest, Backend, Capabilities, Operands, Pages, Plan, Reason
-from attnkit_numpy import decode, dense, tiled
+from attnkit import AttentionOutput, AttentionRequest, Backend, Capabilities, Operands, Pages, Plan, Reason, SlotTable
+from attnkit_numpy import decode, dense, storage, tiled
 from attnkit_numpy.layout import Array, dtype_of
 from attnkit_numpy.repair import Call, Run, is_finite, repair
+from attnkit_numpy.sources import Keys, Source, keys_in
 
 _PATHS: dict[str, Callable[[AttentionRequest], Run]] = {"tiled": tiled.plan, "decode": decode.plan, "dense": dense.plan}
 
@@ -100,28 +101,37 @@ class NumpyBackend(Backend):
         attend = _PATHS[path](request)
 
         @np.errstate(all="ignore")
-        def run(query: Array, key: Array, value: Array, operands: Operands) -> AttentionOutput:
+        def run(query: Array, key: Keys, value: Keys, operands: Operands) -> AttentionOutput:
             if not query.size:
                 return _nothing(query, value, request)
-            arrays = np.asarray(query), np.asarray(key), np.asarray(value)
+            arrays = np.asarray(query), _plain(key), _plain(value)
             found = attend(*arrays, operands)
             if not is_finite(found.output):
-                found = repair(found, attend, Call(*arrays, operands, request))
+                whole = [keys.whole() if isinstance(keys, Source) else keys for keys in arrays[1:]]
+                found = repair(found, attend, Call(arrays[0], whole[0], whole[1], operands, request))
             return found
 
         return Plan(path, run)
 
-    def allocate(
-        self, num_pages: int, page_size: int, *, num_kv_heads: int, head_dim: int, value_dim: int, dtype: str
-    ) -> Pages:
-        """Give zeroed pages; the system hands them out as they are first written."""
-        key = np.zeros((num_pages, num_kv_heads, page_size, head_dim), dtype_of(dtype))
-        return Pages(key, np.zeros((num_pages, num_kv_heads, page_size, value_dim), dtype_of(dtype)))
+    def allocate(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """Give zeros; the system hands their memory out as it is first written."""
+        return np.zeros(shape, dtype_of(dtype))
 
     @np.errstate(all="ignore")
-    def write(self, pages: Pages, slots: Array, key: Array, value: Array) -> None:
-        """Store tokens in slots; what overflows the pages' dtype becomes infinite, without a warning."""
-        super().write(pages, slots, key, value)
+    def write(self, plane: Array, slots: Array, tokens: Array) -> None:
+        """Store tokens in slots; what overflows the plane's element type becomes infinite, without a warning."""
+        store = storage.scatter if storage.is_scattered(slots) else super().write
+        store(plane, slots, tokens)
+
+    def gather(self, plane: Array, slots: Array) -> Array:
+        """Copy slots ``[B, n]`` of a plane out, ``[B, K, n, F]``; a negative slot gives zeros."""
+        return storage.gather(plane, slots)
+
+    def attend_pages(
+        self, query: Array, pages: Pages, table: SlotTable, operands: Operands, plan: Plan
+    ) -> AttentionOutput:
+        """Attend over pages: views of them where there are any, else a copy, unless decoding reads where they lie."""
+        return plan.run(query, *keys_in(pages, table, self, in_place=plan.path == "decode"), operands)
 
     def from_numpy(self, array: Array) -> Array:
         """Copy an array."""
@@ -132,7 +142,12 @@ class NumpyBackend(Backend):
         return np.array(array)
 
 
-def _nothing(query: Array, value: Array, request: AttentionRequest) -> AttentionOutput:
+def _plain(keys: Keys) -> Any:
+    """Give keys without what a subclass of arrays adds; sources, which the decode path alone is given, stay."""
+    return keys if isinstance(keys, Source) else np.asarray(keys)
+
+
+def _nothing(query: Array, value: Keys, request: AttentionRequest) -> AttentionOutput:
     """Give the result of a call without queries."""
     shape = query.shape[:3]
     lse = np.empty(shape, request.accumulate) if request.lse else None

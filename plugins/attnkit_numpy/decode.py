@@ -1,7 +1,8 @@
 """The decode path: few queries over many keys, each key read once.
 
 The query heads of a group are folded into the rows of their key/value head, so that keys and values are never repeated;
-other element types are converted block by block. Keys that no query sees by position are not read.
+other element types are converted block by block, and keys in the pages of a cache are read in the same blocks, so that
+results do not depend on where they lie. Keys that no query sees by position are not read.
 
 Axes: ``B`` batch, ``H`` query heads, ``K`` key/value heads, ``G = H / K`` the group, ``T`` query length, ``S`` key
 length, ``D`` query/key head size, ``E`` value head size, ``R = G * T`` folded rows, ``n`` keys in reach.
@@ -19,6 +20,7 @@ from attnkit import AttentionOutput, AttentionRequest, MaskStructure, Operands, 
 from attnkit_numpy.layout import Array, dtype_of, plain
 from attnkit_numpy.parts import Part, part_of
 from attnkit_numpy.scores import add_and_hide, cap, multiply, softmax
+from attnkit_numpy.sources import Keys, blocks
 from attnkit_numpy.threads import SHARED, share
 
 MOST_ROWS = 128
@@ -37,13 +39,13 @@ _ALONE, _ALONE_PRODUCTS = 9_000, 250_000
 Edit = Callable[[Array], None]
 
 
-def plan(request: AttentionRequest) -> Callable[[Array, Array, Array, Operands], AttentionOutput]:
+def plan(request: AttentionRequest) -> Callable[[Array, Keys, Keys, Operands], AttentionOutput]:
     """Give the function that computes ``[B, H, T, E]`` and LSE ``[B, H, T]``; see ``attnkit.Backend.attention``."""
     dtype = dtype_of(request.accumulate)
     rows = max(1, request.group * request.query_length)
     alone = min(_ALONE, _ALONE_PRODUCTS // rows) if _sees_everything(request) else 0
 
-    def run(query: Array, key: Array, value: Array, operands: Operands) -> AttentionOutput:
+    def run(query: Array, key: Keys, value: Keys, operands: Operands) -> AttentionOutput:
         if key.shape[2] * key.shape[3] < alone:  # a step of a model: nothing to cut, nothing to share
             return _finished(_attend(query, key, value, request, dtype, None, operands.sinks), query.dtype)
         result = _allocate(query, value, request, dtype)
@@ -64,7 +66,7 @@ def _sees_everything(request: AttentionRequest) -> bool:
     return not (positions or request.bias or request.alibi) and (last or request.mask == MaskStructure())
 
 
-def _allocate(query: Array, value: Array, request: AttentionRequest, dtype: np.dtype[Any]) -> AttentionOutput:
+def _allocate(query: Array, value: Keys, request: AttentionRequest, dtype: np.dtype[Any]) -> AttentionOutput:
     shape = query.shape[:3]
     return AttentionOutput(np.empty((*shape, value.shape[3]), dtype), np.empty(shape, dtype) if request.lse else None)
 
@@ -75,8 +77,8 @@ def _finished(result: AttentionOutput, dtype: np.dtype[Any]) -> AttentionOutput:
 
 def _attend(
     query: Array,
-    key: Array,
-    value: Array,
+    key: Keys,
+    value: Keys,
     request: AttentionRequest,
     dtype: np.dtype[Any],
     edit: Edit | None,
@@ -107,35 +109,36 @@ def _attend(
     return AttentionOutput(output.reshape(batch, heads, rows, value_dim), lse)
 
 
-def _multiply_keys(query: Array, key: Array, scores: Array) -> None:
+def _multiply_keys(query: Array, key: Keys, scores: Array) -> None:
     """Write ``query [b, k, R, D]`` times ``key [b, k, n, D]`` into ``scores [b, k, R, n]``."""
     row_by_row = query.shape[2] <= _ROW_BY_ROW_KEYS
-    for start, stop in _blocks(key, row_by_row or key.dtype != scores.dtype):
-        block = plain(key[:, :, start:stop], scores.dtype).swapaxes(-1, -2)
-        target = scores[..., start:stop]
+    for (sequences, heads, keys), array in blocks(key, _step(row_by_row or key.dtype != scores.dtype)):
+        block, rows = plain(array, scores.dtype).swapaxes(-1, -2), query[sequences, heads]
+        target = scores[sequences, heads, :, keys]
         if row_by_row:
-            np.matmul(query[..., None, :], block[:, :, None], out=target[..., None, :])
-        else:
-            np.matmul(query, block, out=target)
+            rows, block, target = rows[..., None, :], block[:, :, None], target[..., None, :]
+        np.matmul(rows, block, out=target)
 
 
-def _multiply_values(weights: Array, value: Array) -> Array:
+def _multiply_values(weights: Array, value: Keys) -> Array:
     """Give ``weights [b, k, R, n]`` times ``value [b, k, n, E]``."""
-    total: Array | None = None
+    shape, dtype = (*weights.shape[:3], value.shape[3]), weights.dtype
+    total = np.empty(shape, dtype) if value.shape[2] else np.zeros(shape, dtype)
     row_by_row = weights.shape[2] <= _ROW_BY_ROW_VALUES
-    for start, stop in _blocks(value, row_by_row or value.dtype != weights.dtype):
-        block, part = plain(value[:, :, start:stop], weights.dtype), weights[..., start:stop]
+    for (sequences, heads, keys), array in blocks(value, _step(row_by_row or value.dtype != dtype)):
+        block, part, sums = plain(array, dtype), weights[sequences, heads, :, keys], total[sequences, heads]
         if row_by_row:
-            part, block = part[..., None, :], block[:, :, None]
-        product = np.matmul(part, block).reshape(*weights.shape[:3], value.shape[3])
-        total = product if total is None else np.add(total, product, out=total)
-    return np.zeros((*weights.shape[:3], value.shape[3]), weights.dtype) if total is None else total
+            part, block, sums = part[..., None, :], block[:, :, None], sums[..., None, :]
+        if keys.start == 0:
+            np.matmul(part, block, out=sums)
+        else:
+            np.add(sums, np.matmul(part, block), out=sums)
+    return total
 
 
-def _blocks(array: Array, small: bool) -> list[tuple[int, int]]:
-    """Cut the keys of ``[b, k, n, ...]`` into blocks: into ``small`` ones where they are read again or converted."""
-    keys, size = array.shape[2], BLOCK if small else 8 * BLOCK
-    return [(start, min(start + size, keys)) for start in range(0, keys, size)]
+def _step(small: bool) -> int:
+    """Give the keys of a block: a ``small`` one where it is read again or converted."""
+    return BLOCK if small else 4 * BLOCK
 
 
 class Work(NamedTuple):
@@ -147,8 +150,8 @@ class Work(NamedTuple):
 
 def _solve(
     query: Array,
-    key: Array,
-    value: Array,
+    key: Keys,
+    value: Keys,
     operands: Operands,
     request: AttentionRequest,
     result: AttentionOutput,

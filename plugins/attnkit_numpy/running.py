@@ -6,29 +6,12 @@ calculation for softmax (2018); Dao et al., FlashAttention (2022), algorithm 1.
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 
 from attnkit_numpy.scores import Array, exponential
-
-
-class Scratch(threading.local):
-    """Buffers that a thread keeps from block to block, one for each element type and use."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[tuple[str, np.dtype[Any]], Array] = {}
-
-    def take(self, name: str, rows: int, columns: int, dtype: np.dtype[Any]) -> Array:
-        """Give ``[rows, columns]``, contiguous; what was in it is undefined."""
-        buffer = self._buffers.get((name, dtype))
-        if buffer is None or buffer.size < rows * columns:
-            buffer = self._buffers[name, dtype] = np.empty(rows * columns, dtype)
-        return buffer[: rows * columns].reshape(rows, columns)
-
-
-SCRATCH = Scratch()
+from attnkit_numpy.scratch import SCRATCH
 
 # While the largest score of a row lies in here, nothing is subtracted and nothing rescaled. Exponentials lose nothing
 # by it: exp(24) leaves a factor of 10**28 to the largest float32, exp(-8) one of 10**34 to the smallest.

@@ -15,7 +15,8 @@ import numpy as np
 from attnkit import AttentionOutput, AttentionRequest, Operands, Tile
 from attnkit_numpy.head import Head, heads_of
 from attnkit_numpy.layout import Array
-from attnkit_numpy.running import SCRATCH, RunningSoftmax
+from attnkit_numpy.running import RunningSoftmax
+from attnkit_numpy.scratch import SCRATCH
 from attnkit_numpy.threads import share
 
 

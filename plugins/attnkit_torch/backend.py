@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnkit import AttentionOutput, AttentionRequest, Backend, Capabilities, Operands, Pages, Plan, Reason
-from attnkit_torch import decode, dense, flex, sdpa, tiled
+from attnkit import AttentionOutput, AttentionRequest, Backend, Capabilities, Operands, Pages, Plan, Reason, SlotTable
+from attnkit_torch import decode, dense, flex, sdpa, storage, tiled
 from attnkit_torch.choice import preference
 from attnkit_torch.place import as_array, as_tensor, has_arrays, place
+from attnkit_torch.sources import Keys, keys_in
 from attnkit_torch.vjp import vjp
 
-Run = Callable[[Tensor, Tensor, Tensor, Operands], AttentionOutput]
+Run = Callable[[Tensor, Any, Any, Operands], AttentionOutput]
 
 
 class Path(NamedTuple):
@@ -71,10 +72,6 @@ _CAPABILITIES = Capabilities(
 )
 
 
-# Sequences from which on one scattered store of a new token each is faster than a copy for each.
-_MANY = 4
-
-
 class TorchBackend(Backend):
     """The first-party backend for torch tensors."""
 
@@ -107,7 +104,7 @@ class TorchBackend(Backend):
         kind = torch_device(request.device)
         moves = has_arrays(request)
 
-        def run(query: Tensor, key: Tensor, value: Tensor, operands: Operands) -> AttentionOutput:
+        def run(query: Tensor, key: Keys, value: Keys, operands: Operands) -> AttentionOutput:
             if moves:
                 operands = place(operands, query)
             if not torch.is_autocast_enabled(kind):
@@ -131,29 +128,25 @@ class TorchBackend(Backend):
         """Evaluate a function and differentiate it by torch's own means."""
         return vjp(function, arrays, cotangents)
 
-    def allocate(
-        self, num_pages: int, page_size: int, *, num_kv_heads: int, head_dim: int, value_dim: int, dtype: str
-    ) -> Pages:
-        """Give zeroed pages on torch's default device, which may be written in and out of inference mode."""
-        shape, kind = (num_pages, num_kv_heads, page_size), getattr(torch, dtype)
+    def allocate(self, shape: tuple[int, ...], dtype: str) -> Tensor:
+        """Give zeros on torch's default device, which may be written in and out of inference mode."""
         with torch.inference_mode(False):
-            return Pages(torch.zeros(*shape, head_dim, dtype=kind), torch.zeros(*shape, value_dim, dtype=kind))
+            return torch.zeros(*shape, dtype=getattr(torch, dtype))
 
-    def write(self, pages: Pages, slots: np.ndarray[Any, Any], key: Tensor, value: Tensor) -> None:
-        """Store tokens in slots, converted by value to the pages' dtype; no gradient follows them."""
+    def write(self, plane: Tensor, slots: np.ndarray[Any, Any], tokens: Tensor) -> None:
+        """Store tokens in slots, converted by value to the plane's element type; no gradient follows them."""
         with torch.no_grad():
-            if slots.shape[1] == 1 and slots.shape[0] >= _MANY and (slots >= 0).all():
-                _scatter(pages, slots[:, 0], key[:, :, 0], value[:, :, 0])
-            else:
-                super().write(pages, slots, key, value)
+            storage.write(plane, slots, tokens)
 
+    def gather(self, plane: Tensor, slots: np.ndarray[Any, Any]) -> Tensor:
+        """Copy slots ``[B, n]`` of a plane out, ``[B, K, n, F]``; a negative slot gives zeros."""
+        return storage.gather(plane, slots)
 
-def _scatter(pages: Pages, slots: np.ndarray[Any, Any], key: Tensor, value: Tensor) -> None:
-    """Store one token ``[B, K, D]`` and ``[B, K, E]`` of each sequence."""
-    device = pages.key.device
-    page, offset = (torch.from_numpy(numbers).to(device) for numbers in np.divmod(slots, pages.page_size))
-    pages.key[page, :, offset] = key.to(pages.key.dtype)
-    pages.value[page, :, offset] = value.to(pages.value.dtype)
+    def attend_pages(
+        self, query: Tensor, pages: Pages, table: SlotTable, operands: Operands, plan: Plan
+    ) -> AttentionOutput:
+        """Attend over pages: views of them where there are any, else a copy, unless decoding reads where they lie."""
+        return plan.run(query, *keys_in(pages, table, self, in_place=plan.path == "decode"), operands)
 
 
 def torch_device(device: str) -> str:

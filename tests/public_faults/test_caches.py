@@ -32,10 +32,9 @@ def read(cache: ak.KVCache, layer: int = 0) -> tuple[Array, Array]:
     return key, value
 
 
-def stored_bytes(cache: ak.KVCache) -> list[tuple[bytes, bytes]]:
+def stored_bytes(cache: ak.KVCache) -> list[bytes]:
     """Give the bytes of all pages, those that hold nothing too."""
-    copy = cache.backend.to_numpy
-    return [(copy(pages.key).tobytes(), copy(pages.value).tobytes()) for pages in cache.pages]
+    return [cache.backend.to_numpy(plane).tobytes() for pages in cache.pages for plane in pages.planes]
 
 
 def held(cache: ak.KVCache, sequence: int = 0, layer: int = 0) -> list[float]:
@@ -140,7 +139,7 @@ def test_past_and_present_in_one_buffer(path) -> None:
     """Appending went wrong where the old and the new keys lay in the same buffer."""
     cache = make(path, max_length=8)
     cache[0].append(tokens([1, 2, 3]), tokens([1, 2, 3]))
-    cache[0].append(cache.pages[0].key[:, :, 1:4], cache.pages[0].value[:, :, 1:4], lengths=2)
+    cache[0].append(*(plane[None, :, 1:4] for plane in cache.pages[0].planes), lengths=2)
     assert held(cache) == [1, 2, 3, 2, 3]
     cache[0].append(*cache[0].read(), lengths=3)
     assert held(cache) == [1, 2, 3, 2, 3, 1, 2, 3]
@@ -182,11 +181,11 @@ def test_truncate_then_append_overwrites(path) -> None:
     """Cropping built a shorter array, and later writes missed the buffer that others held."""
     cache = make(path, max_length=8)
     cache[0].append(tokens(list(range(6))), tokens(list(range(6))))
-    storage = cache.pages[0].key
+    storage = cache.pages[0].planes[0]
     cache.truncate(3)
     cache[0].append(tokens([100, 101]), tokens([100, 101]))
     assert held(cache) == [0, 1, 2, 100, 101]
-    assert cache.pages[0].key is storage
+    assert cache.pages[0].planes[0] is storage
 
 
 @pytest.mark.fault("waybarrios/vllm-mlx#385")
@@ -198,7 +197,8 @@ def test_what_was_cut_is_gone(path, lab) -> None:
     key, value = read(cache)
     assert key.shape == value.shape == (1, 1, 4, 1)
     before = cache[0].attend(tokens([1]))
-    cache.pages[0].key[:, :, 4:], cache.pages[0].value[:, :, 4:] = np.nan, np.nan
+    for plane in cache.pages[0].planes:
+        plane[:, 4:] = np.nan
     lab.same_bits(cache[0].attend(tokens([1])), before)
     assert held(cache) == [0, 1, 2, 3]
 

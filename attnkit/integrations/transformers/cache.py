@@ -18,7 +18,7 @@ from attnkit.api import make_cache
 from attnkit.arrays import dtype_name
 from attnkit.backend import Backend
 from attnkit.cache.base import KVCache
-from attnkit.config import KVCacheConfig
+from attnkit.cache.config import KVCacheConfig
 from attnkit.errors import Reason, ShapeError, UnsupportedError
 
 
@@ -142,14 +142,16 @@ class AttnkitLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is no
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every sequence ``repeats`` times, copies next to each other."""
         if self.storage is not None:
-            self.batch_select_indices(torch.arange(self.batch_size, device=self.device).repeat_interleave(repeats))
+            with self.device:
+                self.storage.repeat(repeats)
+            self._show()
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep the sequences ``indices``, in that order; repetitions duplicate one."""
         if self.storage is not None:
-            keys, values = self.keys[indices], self.values[indices]
-            self.reset()
-            self.update(keys, values)
+            with self.device:
+                self.storage.select(indices.cpu().numpy())
+            self._show()
 
     def _storage(self) -> KVCache:
         if self.storage is None:
@@ -159,14 +161,16 @@ class AttnkitLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is no
     @staticmethod
     def _reachable(states: Tensor, storage: KVCache) -> Tensor:
         """Give tokens where the backend's library can take them."""
-        return states.cpu() if isinstance(storage.pages[0].key, np.ndarray) else states
+        return states.cpu() if isinstance(storage.pages[0].planes[0], np.ndarray) else states
 
     def _show(self) -> None:
         """Let ``keys`` and ``values`` be what is stored now."""
-        pages, length = self._storage().pages[0], self.get_seq_length()
-        self.keys, self.values = (
-            _as_tensor(array[: self.batch_size, :, :length]).to(self.device) for array in (pages.key, pages.value)
-        )
+        storage = self._storage()
+        pages, table, self.batch_size = storage.pages[0], storage[0].table(), storage.batch_size
+        shown = pages.key.view(table), pages.value.view(table)
+        if shown[0] is None:  # sequences that changed places are in no view
+            shown = storage[0].read()
+        self.keys, self.values = (_as_tensor(array).to(self.device) for array in shown)
 
 
 class AttnkitCache(Cache):  # type: ignore[misc]  # as above

@@ -34,7 +34,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Give output ``[B, H, T, E]`` in the query's dtype and LSE ``[B, H, T]`` in that of the accumulation."""
     sinks = None if operands.sinks is None else operands.sinks.to(accumulation(request))
-    output, lse = of_empty_rows(query, value, sinks, accumulation(request))
+    output, lse = of_empty_rows(query, value.shape[3], sinks, accumulation(request))
     for group in groups(operands, request):
         arrays = group.of_queries(query), group.of_keys(key), group.of_keys(value)
         own = None if sinks is None else sinks[group.heads].reshape(*arrays[0].shape[1:3], 1, 1)
@@ -43,12 +43,12 @@ def attend(
     return output, lse
 
 
-def of_empty_rows(query: Tensor, value: Tensor, sinks: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def of_empty_rows(query: Tensor, value_dim: int, sinks: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Give output ``[B, H, T, E]`` and LSE ``[B, H, T]`` of rows that see no key, to be written over for the others."""
     lse = query.new_full(query.shape[:3], -math.inf, dtype=dtype)
     if sinks is not None:
         lse.copy_(sinks[:, None])
-    return query.new_zeros((*query.shape[:3], value.shape[3])), lse
+    return query.new_zeros((*query.shape[:3], value_dim)), lse
 
 
 def _attend_group(

@@ -6,6 +6,7 @@ keys of a tile, ``E`` value head size. Source: Milakov and Gimelshein, Online no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -41,6 +42,14 @@ def join(one: Part | None, other: Part) -> Part:
     mine, theirs = (one.top - top).exp_(), (other.top - top).exp_()
     output = (one.output * mine).addcmul_(other.output, theirs)
     return Part(output, top, _times(one.total, mine) + _times(other.total, theirs))
+
+
+def side_by_side(parts: Sequence[Part]) -> Part:
+    """Put what several blocks found, of other sequences each, into one."""
+    if len(parts) == 1:
+        return parts[0]
+    output, top, total = zip(*parts, strict=True)
+    return Part(torch.cat(output), torch.cat(top), None if total[0] is None else torch.cat(total))
 
 
 def finish(part: Part, sinks: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -68,6 +68,11 @@ class Group(NamedTuple):
         part = cut(array, ranges)
         return part.unflatten(1, (self._num_kv_heads, -1) if array.shape[1] > 1 else (1, 1))
 
+    def is_whole(self, request: AttentionRequest) -> bool:
+        """Tell whether there is no query beside its own."""
+        everything = slice(0, request.batch), slice(0, request.num_heads), request.query_length
+        return (self.sequences, self.heads, self.schedule.query_length) == everything
+
     def blocks(self) -> Iterator[Block]:
         """Give the blocks of queries that see any keys."""
         for start, stop in self.schedule.rows():
@@ -97,11 +102,11 @@ def cut(array: Tensor, ranges: tuple[slice, ...]) -> Tensor:
     return array[tuple(slice(None) if size == 1 else kept for size, kept in zip(array.shape, ranges, strict=False))]
 
 
-def groups(operands: Operands, request: AttentionRequest) -> Iterator[Group]:
-    """Cut a call into as few groups as its lengths, documents and dense masks allow."""
+def groups(operands: Operands, request: AttentionRequest, sizes: Sizes | None = None) -> Iterator[Group]:
+    """Cut a call into as few groups as its lengths, documents and dense masks, and the sizes of its tiles, allow."""
     if not request.num_heads or not request.query_length:
         return
-    sizes = tile_sizes(request)
+    sizes = sizes or tile_sizes(request)
     for sequences, bounds in _runs(operands, request, sizes):
         for heads, kv_heads in _heads(operands, request):
             schedule = Schedule(

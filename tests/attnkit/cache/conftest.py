@@ -93,11 +93,18 @@ class Kit:
 
     @staticmethod
     def poison(cache: ak.KVCache) -> None:
-        """Write NaN into every slot that holds no token."""
+        """Write NaN into every slot that holds no token, and what is farthest off into codes."""
         for layer, pages in zip(cache, cache.pages, strict=True):
-            for sequence, count in enumerate(layer.stored):
-                pages.key[sequence, :, count:] = np.nan
-                pages.value[sequence, :, count:] = np.nan
+            dead = np.ones(pages.slots, bool)
+            slots = layer.table().slots
+            dead[slots[slots >= 0]] = False
+            for plane in pages.planes:
+                plane[:, dead] = 127 if plane.dtype.kind in "iu" else np.nan
+
+    @staticmethod
+    def stored_bytes(cache: ak.KVCache) -> list[bytes]:
+        """Give all that lies in storage."""
+        return [plane.tobytes() for pages in cache.pages for plane in pages.planes]
 
 
 @pytest.fixture

@@ -24,9 +24,9 @@ class Faults:
             self.fail_at[name] = self.fail_at.get(name, 0) - 1
             if self.fail_at[name] == 0:
                 if name == "write":  # half of it is written
-                    pages, slots, key, value = arguments
-                    base.write(this, pages, slots[:, : slots.shape[1] // 2 + 1], key, value)
-                    base.write(this, pages, slots[:1], key + 1, value + 1)
+                    plane, slots, tokens = arguments
+                    base.write(this, plane, slots[:, : slots.shape[1] // 2 + 1], tokens)
+                    base.write(this, plane, slots[:1], tokens + 1)
                 raise MemoryError(f"{name} failed")
             return getattr(base, name)(this, *arguments, **options)
 
@@ -127,8 +127,9 @@ def test_growing_is_seldom(make, faults, tokens) -> None:
         copied += int(cache.stored[0]) if cache[0].capacity[0] != before else 0
     growths = len({cache.config.capacity_for(n) for n in range(1, length + 1)})
     assert growths <= 11
-    assert faults.calls["allocate"] <= 2 * 2 * growths  # new pages of each layer, and a copy of what it holds
-    assert faults.calls["write"] == 2 * length + 2 * growths
+    planes = 2 * 2  # of two layers, keys and values
+    assert faults.calls["allocate"] <= 2 * planes * growths  # new planes, and a copy of what each holds
+    assert faults.calls["write"] == planes * (length + growths)
     assert copied <= 5 * length
 
 
@@ -174,7 +175,7 @@ def test_a_write_that_fails_half_way(make, faults, shelf, tokens, max_length, fi
         layer.append(*tokens(first), lengths=[first, first - 1, 1])
     before = shelf.observe(cache, rows=4), shelf.observe(cache, rows=first)
     growing = max_length is None and first + 4 > 64
-    for number in range(1, 4 if growing else 2):  # growing writes each layer's copy first
+    for number in range(1, 7 if growing else 3):  # growing writes the copies of each layer first
         faults.fail_at["write"] = number
         with pytest.raises(MemoryError, match="write failed"):
             cache[1].append(*tokens(4), lengths=lengths)

@@ -43,7 +43,41 @@ def test_what_is_told_is_what_is_allocated(attnkit) -> None:
     cache = ak.make_cache(ak.KVCacheConfig(num_kv_heads=2, head_dim=8), backend="numpy")
     token = np.zeros((1, 2, 100, 8), np.float32)
     cache[0].append(token, token)
-    assert told == sum(pages.key.nbytes + pages.value.nbytes for pages in cache.pages)
+    assert told == sum(plane.nbytes for pages in cache.pages for plane in pages.planes)
+
+
+LAYOUTS = {
+    "growing": (),
+    "fixed": ("--max-length", "300"),
+    "ring": ("--layout", "ring", "--window", "9", "--max-append", "3", "--pinned", "2"),
+    "paged": ("--layout", "paged", "--page-size", "5"),
+    "paged-fixed": ("--layout", "paged", "--page-size", "5", "--max-length", "211"),
+    "pool": ("--layout", "paged", "--num-pages", "80"),
+}
+
+
+@pytest.mark.parametrize("codec", ["native", "int8", "int4", "fp8", "int4/3"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_and_codec_costs_what_is_told(attnkit, layout, codec) -> None:
+    flags = ("--layers", "2", "--kv-heads", "2", "--head-dim", "9", "--value-dim", "6", "--batch", "3")
+    for context in (0, 1, 65, 211):
+        told = plan(attnkit, *flags, *LAYOUTS[layout], "--codec", codec, "--context", str(context))
+        cache = ak.make_cache(ak.KVCacheConfig(**told["cache"]), backend="numpy")
+        for _ in range(context):
+            for part in cache:
+                part.append(np.ones((3, 2, 1, 9), np.float32), np.ones((3, 2, 1, 6), np.float32))
+        assert told["bytes"] == cache.nbytes, context
+
+
+def test_a_context_that_does_not_fit_is_told(attnkit) -> None:
+    result = attnkit("cache", "plan", *SMOLLM2, "--max-length", "100", "--context", "101")
+    assert result.exit_code == 2
+    assert "--context must be at most the 100 tokens that fit, got 101" in result.stderr
+
+
+def test_a_ring_holds_any_context(attnkit) -> None:
+    output = attnkit("cache", "plan", *SMOLLM2, *LAYOUTS["ring"], "--memory", "1GiB").output
+    assert "1 GiB (1073741824 B) hold a ring, for any context" in output
 
 
 def test_reads_a_hugging_face_config(attnkit, tmp_path) -> None:
@@ -74,6 +108,9 @@ def test_table_is_for_people(attnkit) -> None:
         (("--head-dim", "64"), "--kv-heads must be given, or --config"),
         ((*SMOLLM2, "--memory", "lots"), "--memory must be an amount such as 8GiB"),
         ((*SMOLLM2, "--dtype", "int4"), "dtype: "),
+        ((*SMOLLM2, "--layout", "ring"), "attnkit: window must be given for layout 'ring'"),
+        ((*SMOLLM2, "--layout", "paged", "--window", "4"), "window must not be given for layout 'paged'"),
+        ((*SMOLLM2, "--codec", "int8/5"), "key_codec must be a multiple of block = 5"),
         (("--config", "/nowhere/config.json"), "No such file"),
     ],
 )

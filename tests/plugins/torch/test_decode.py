@@ -15,7 +15,7 @@ from attnkit_torch import decode
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut small calls into many blocks of keys."""
-    monkeypatch.setattr(decode, "_block_length", lambda key, rows, dtype: 16)
+    monkeypatch.setattr(decode, "_block_length", lambda query, ours: 16)
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -33,16 +33,17 @@ def test_tokens_come_back_rounded_to_the_stored_type(batch: int, dtype: str) -> 
 
 @pytest.mark.parametrize("batch", [2, 9])
 def test_skipped_tokens_leave_no_trace(batch: int) -> None:
-    pages = BACKEND.allocate(batch, 6, num_kv_heads=1, head_dim=2, value_dim=3, dtype="float32")
+    plane = BACKEND.allocate((1, batch * 6, 3), "float32")
     slots = (np.arange(batch) * 6 + 2)[:, None]
     slots[0] = -1
-    BACKEND.write(pages, slots, torch.ones(batch, 1, 1, 2), torch.ones(batch, 1, 1, 3))
-    assert not pages.key[0].any()
-    assert torch.equal(pages.value[1:, 0, 2], torch.ones(batch - 1, 3))
-    key, value = BACKEND.gather(pages, slots)
-    assert (key.shape, value.shape) == ((batch, 1, 1, 2), (batch, 1, 1, 3))
-    assert not key[0].any()
-    assert key[1:].all()
+    BACKEND.write(plane, slots, torch.ones(batch, 1, 1, 3))
+    assert not plane[:, :6].any()
+    assert torch.equal(plane[0, 8::6], torch.ones(batch - 1, 3))
+    assert int((plane != 0).sum()) == 3 * (batch - 1)
+    found = BACKEND.gather(plane, slots)
+    assert found.shape == (batch, 1, 1, 3)
+    assert not found[0].any()
+    assert found[1:].all()
 
 
 @pytest.mark.parametrize("inside", [True, False])
