@@ -89,8 +89,10 @@ class MultiHeadAttention:
         context
             Keys' and values' source for cross-attention, ``[S, M]`` or ``[B, S, M]``; default: ``x``.
         cache
-            A layer of a KV cache: keys and values are appended to it, and queries attend over all that it holds. With
-            ``query_lengths`` each sequence appends its own number of tokens.
+            A layer of a KV cache of any layout, with the sequences of ``x``: keys and values are appended to it, and
+            queries attend over all that it holds. With ``query_lengths`` each sequence appends its own number of
+            tokens. A ring that takes several tokens at once holds more than its window, so a mask with
+            ``Mask.window(window)`` makes the output the same however ``x`` is cut.
         positions
             Integers ``[T]`` or ``[B, T]`` for the rotary embedding; default: from 0, or from the cache's next position.
         query_lengths, kv_lengths
@@ -106,6 +108,8 @@ class MultiHeadAttention:
             If ``x`` or ``context`` is no array, or ``cache`` no layer of a cache.
         ShapeError
             If shapes do not fit, ``context`` meets rotary positions or a cache, or ``kv_lengths`` a cache.
+        CacheCapacityError
+            If the cache does not take so many tokens.
         """
         self._check(x, context, cache)
         if cache is not None and kv_lengths is not None:
@@ -159,17 +163,22 @@ class MultiHeadAttention:
                 )
             return positions
         steps = np.arange(x.shape[1])
-        return steps if cache is None else cache.next_position[:, None] + steps
+        if cache is None:
+            return steps
+        start = cache.next_position
+        if len(start) != x.shape[0]:
+            raise ShapeError(f"x must hold the {len(start)} sequences of the cache, [B, T, M], got {list(x.shape)}")
+        return start[:, None] + steps
 
     def _check(self, x: Array, context: Array | None, cache: CacheLayer | None) -> None:
         check_array("x", x)
         if context is not None:
             check_array("context", context)
-        if cache is not None and not isinstance(cache, CacheLayer):
-            raise DTypeError(f"cache must be one layer of a cache, cache[layer], got {type(cache).__name__}")
         size = self.wq.shape[0]
         if len(x.shape) not in (2, 3) or x.shape[-1] != size:
             raise ShapeError(f"x must be [T, M] or [B, T, M] with M = {size}, got {list(x.shape)}")
+        if cache is not None and not all(hasattr(cache, name) for name in ("append", "attend", "next_position")):
+            raise DTypeError(f"cache must be one layer of a cache, cache[layer], got {type(cache).__name__}")
         source = x if context is None else context
         if (
             len(source.shape) != len(x.shape)

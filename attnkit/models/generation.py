@@ -13,6 +13,7 @@ from attnkit.arrays import namespace
 from attnkit.cache.base import KVCache
 from attnkit.errors import ShapeError
 from attnkit.models.llama import Array, Llama
+from attnkit.models.room import check_room
 from attnkit.models.tokenizer import Tokenizer
 
 Chooser = Callable[[Array], int]
@@ -43,11 +44,17 @@ class Generation(Iterator[int]):
     """New token ids, computed as they are asked for; ``stats`` grows with them."""
 
     def __init__(
-        self, model: Llama, prompt: Sequence[int], choose: Chooser, max_tokens: int, stops: frozenset[int]
+        self,
+        model: Llama,
+        cache: KVCache,
+        prompt: Sequence[int],
+        choose: Chooser,
+        max_tokens: int,
+        stops: frozenset[int],
     ) -> None:
         self.stats = GenerationStats(prompt_tokens=len(prompt))
         self._model = model
-        self._cache = model.make_cache(max_length=len(prompt) + max_tokens)
+        self._cache = cache
         self._tokens = self._run(prompt, choose, max_tokens, stops)
 
     def __next__(self) -> int:
@@ -69,7 +76,7 @@ class Generation(Iterator[int]):
 
     def _prefill(self, prompt: Sequence[int], choose: Chooser) -> int:
         start = time.perf_counter()
-        token = choose(self._model.forward(prompt, self._cache))
+        token = choose(prefill(self._model, prompt, self._cache))
         self.stats.prefill_seconds = time.perf_counter() - start
         self.stats.cache_bytes = self._cache.nbytes
         return token
@@ -79,6 +86,7 @@ class Generation(Iterator[int]):
         token = choose(self._model.forward([last], self._cache))
         self.stats.decode_seconds += time.perf_counter() - start
         self.stats.decode_tokens += 1
+        self.stats.cache_bytes = self._cache.nbytes
         return token
 
 
@@ -91,6 +99,7 @@ def generate(
     temperature: float = 0.0,
     seed: int = 0,
     stop_ids: Iterable[int] | None = None,
+    cache: KVCache | None = None,
 ) -> Generation:
     """Continue a prompt.
 
@@ -108,6 +117,9 @@ def generate(
         Seed of the draws: equal logits and seed give equal tokens.
     stop_ids
         Tokens that end the text, and are not given; the tokenizer's by default.
+    cache
+        Holds one sequence, of any layout; the tokens that it has are taken to be the first ones of the prompt. Default:
+        a contiguous one.
 
     Returns
     -------
@@ -117,22 +129,48 @@ def generate(
     ------
     ShapeError
         If an argument is out of range, or prompt and new tokens do not fit in the model's context.
+    CacheCapacityError
+        If they can never fit in the cache.
     """
     prompt = list(prompt_ids)
-    if not prompt:
-        raise ShapeError("prompt_ids must hold at least one token, got none")
-    if max_tokens < 1:
-        raise ShapeError(f"max_tokens must be >= 1, got {max_tokens}")
+    check_temperature(temperature)
+    check_room(model, cache, len(prompt), max_tokens)
+    if cache is None:
+        cache = model.make_cache(max_length=len(prompt) + max_tokens)
+    check_beginning(cache, len(prompt))
+    stops = frozenset(tokenizer.stop_ids if stop_ids is None else stop_ids)
+    return Generation(model, cache, prompt, chooser(model, temperature, seed), max_tokens, stops)
+
+
+def prefill(model: Llama, token_ids: Sequence[int], cache: KVCache) -> Array:
+    """Append the rest of a prompt to a cache of one sequence, as many tokens at a time as it takes.
+
+    Parameters
+    ----------
+    token_ids
+        ``[T]``, of which the cache has the first ``next_position``, fewer than ``T``.
+
+    Returns
+    -------
+    The logits after the last token, ``[1, V]``.
+    """
+    start, stop = int(cache.next_position[0]), len(token_ids)
+    step = cache.config.max_append or stop
+    last = stop - 1 - (stop - 1 - start) % step
+    for first in range(start, last, step):
+        model.hidden(token_ids[first : first + step], cache)
+    return model.forward(token_ids[last:], cache)
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise ``ShapeError`` unless a temperature is finite and not negative."""
     if not (math.isfinite(temperature) and temperature >= 0):
         raise ShapeError(f"temperature must be finite and >= 0, got {temperature}")
-    if len(prompt) + max_tokens > model.config.max_positions:
-        raise ShapeError(
-            f"{len(prompt)} tokens of prompt and max_tokens={max_tokens} exceed the model's context of "
-            f"{model.config.max_positions}"
-        )
-    stops = frozenset(tokenizer.stop_ids if stop_ids is None else stop_ids)
-    choose = greedy if temperature == 0 else sampler(model, temperature, seed)
-    return Generation(model, prompt, choose, max_tokens, stops)
+
+
+def chooser(model: Llama, temperature: float, seed: int) -> Chooser:
+    """Give what chooses tokens at a temperature."""
+    return greedy if temperature == 0 else sampler(model, temperature, seed)
 
 
 def greedy(logits: Array) -> int:
@@ -150,3 +188,15 @@ def sampler(model: Llama, temperature: float, seed: int) -> Chooser:
         return int(generator.choice(weights.size, p=weights / weights.sum()))
 
     return choose
+
+
+def check_beginning(cache: KVCache, prompt: int) -> None:
+    """Raise ``ShapeError`` unless a cache holds one sequence, and leaves a token of its prompt to compute with."""
+    if cache.batch_size != 1:
+        raise ShapeError(f"cache must hold one sequence, got {cache.batch_size}; generate_batch takes several prompts")
+    held = int(cache.next_position[0])
+    if held >= prompt:
+        raise ShapeError(
+            f"cache must hold a beginning of the prompt, at most {prompt - 1} of its {prompt} tokens, got {held}; "
+            "truncate it, so that there is a token to compute with"
+        )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from attnkit.cache.base import KVCache
 from attnkit.errors import ShapeError
 from attnkit.models.llama import Array, Llama
 
@@ -36,7 +37,7 @@ class Score:
         return math.exp(self.nll) if self.nll < 700 else math.inf
 
 
-def score(model: Llama, token_ids: Sequence[int], *, chunk: int | None = None) -> Score:
+def score(model: Llama, token_ids: Sequence[int], *, chunk: int | None = None, cache: KVCache | None = None) -> Score:
     """Score token ids.
 
     Parameters
@@ -46,13 +47,18 @@ def score(model: Llama, token_ids: Sequence[int], *, chunk: int | None = None) -
     token_ids
         ``[T]``, at least two and at most the model's context.
     chunk
-        Feed so many tokens at a time through the KV cache, which does not change the score; ``None`` = all at once,
-        without a cache.
+        Feed so many tokens at a time through a KV cache, which does not change the score; ``None`` = as many as the
+        cache takes, or all at once where there is none.
+    cache
+        An empty cache of one sequence to score through, of any layout and codec, so that the score tells what they
+        cost; default: a contiguous one where there is a ``chunk``, else none.
 
     Raises
     ------
     ShapeError
-        If there are too few or too many tokens, or ``chunk < 1``.
+        If there are too few or too many tokens, ``chunk < 1``, or the cache is not empty.
+    CacheCapacityError
+        If the cache does not take ``chunk`` tokens at once, or all of them.
     """
     ids = np.asarray(token_ids)
     if chunk is not None and chunk < 1:
@@ -61,11 +67,15 @@ def score(model: Llama, token_ids: Sequence[int], *, chunk: int | None = None) -
         raise ShapeError(f"token_ids must be [T] with at least 2 tokens, got {list(ids.shape)}")
     if len(ids) > model.config.max_positions:
         raise ShapeError(f"token_ids has {len(ids)} tokens; the context of the model is {model.config.max_positions}")
+    if cache is not None and cache.next_position.tolist() != [0]:
+        raise ShapeError(f"cache must hold one empty sequence, next_position is {cache.next_position.tolist()}")
     inputs, targets = ids[:-1], ids[1:]
-    cache = None if chunk is None else model.make_cache(max_length=len(inputs))
+    if cache is None and chunk is not None:
+        cache = model.make_cache(max_length=len(inputs))
+    size = chunk or (cache is not None and cache.config.max_append) or len(inputs)
     total = 0.0
-    for start in range(0, len(inputs), chunk or len(inputs)):
-        piece = slice(start, start + (chunk or len(inputs)))
+    for start in range(0, len(inputs), size):
+        piece = slice(start, start + size)
         total += _surprise(model, model.hidden(inputs[piece], cache), targets[piece])
     return Score(total / len(targets), len(targets))
 

@@ -188,6 +188,110 @@ def test_ragged_lengths_through_a_cache(draw, layer, rope) -> None:
     assert cache.stored.tolist() == [7, 5, 3]
 
 
+class TestEveryCache:
+    """Layouts and codecs, with rotary positions and a batch that changes."""
+
+    layouts = {
+        "contiguous": {},
+        "fixed": {"max_length": 16},
+        "paged": {"layout": "paged", "page_size": 4},
+        "pages of one": {"layout": "paged", "page_size": 1},
+    }
+    rings = {
+        "ring": {"layout": "ring", "window": 3, "max_append": 4},
+        "pinned": {"layout": "ring", "window": 3, "max_append": 4, "pinned": 2},
+    }
+
+    @staticmethod
+    def cache(batch=1, **fields):
+        return ak.make_cache(ak.KVCacheConfig(batch_size=batch, num_kv_heads=2, head_dim=4, dtype="float64", **fields))
+
+    @pytest.mark.parametrize("rope", [None, ak.RopeConfig(theta=10.0)])
+    @pytest.mark.parametrize("cuts", [(0, 12), (0, 4, 5, 8, 12), tuple(range(13))])
+    @pytest.mark.parametrize("fields", layouts.values(), ids=layouts)
+    def test_native_storage_is_one_shot(self, draw, layer, fields, cuts, rope) -> None:
+        x, mha, cache = draw(12, 8), layer(rope=rope), self.cache(**fields)
+        steps = [mha(x[start:stop], cache=cache[0]) for start, stop in pairwise(cuts)]
+        close(np.concatenate(steps), mha(x))
+
+    @pytest.mark.parametrize("cuts", [(0, 4, 8, 12), (0, 1, 4, 5, 8, 12), tuple(range(13))])
+    @pytest.mark.parametrize("fields", rings.values(), ids=rings)
+    def test_a_ring_goes_on_counting(self, draw, layer, fields, cuts) -> None:
+        """The last three tokens at their own positions, and the pinned ones at theirs."""
+        pinned, rope = fields.get("pinned", 0), ak.RopeConfig(theta=10.0)
+        x, cache = draw(12, 8), self.cache(**fields)
+        mha = layer(rope=rope, mask=CAUSAL & ak.Mask.window(3))
+        steps = [mha(x[start:stop], cache=cache[0]) for start, stop in pairwise(cuts)]
+        causal, near = np.tri(12, dtype=bool), ~np.tri(12, k=-3, dtype=bool)
+        shown = causal & (near | (np.arange(12) < pinned))
+        close(np.concatenate(steps), layer(rope=rope, mask=ak.Mask.dense(shown))(x))
+        assert cache.next_position.tolist() == [12]
+        assert cache.stored[0] < 12
+
+    @pytest.mark.parametrize("codec", ["int8", "int4", "int4/2", "fp8"])
+    @pytest.mark.parametrize("fields", [*layouts.values(), *rings.values()], ids=[*layouts, *rings])
+    def test_codecs_are_attention_over_what_is_read_back(self, draw, seed, fields, codec) -> None:
+        x, (wq, wk, wv, wo) = draw(7, 8), seed[1]
+        mha = ak.MultiHeadAttention(config(), wq, wk, wv, wo)
+        cache = self.cache(codec=codec, **fields)
+        for start, stop in ((0, 4), (4, 6), (6, 7)):
+            output = mha(x[start:stop], cache=cache[0])
+        key, value = cache[0].read()
+        query = np.moveaxis((x[6:] @ wq).reshape(1, 2, 4), 1, 0)
+        expected = ak.attention(query, key[0], value[0])
+        close(output, np.moveaxis(expected, 0, 1).reshape(1, 8) @ wo)
+        exact = np.moveaxis((x @ wk).reshape(7, 2, 4), 1, 0)[:, -key.shape[2] :]
+        assert 0 < abs(key[0][:, -1] - exact[:, -1]).max() < 0.5
+
+    @pytest.mark.parametrize("fields", layouts.values(), ids=layouts)
+    def test_sequences_join_fork_and_leave(self, draw, layer, fields) -> None:
+        """The batch of ``x`` follows that of the cache, each sequence at its own position."""
+        x, mha, cache = draw(4, 9, 8), layer(rope=ak.RopeConfig(theta=10.0)), self.cache(batch=2, **fields)
+        whole = mha(x)
+        close(mha(x[:2, :3], cache=cache[0]), whole[:2, :3])
+        cache.admit()
+        found = mha(x[:3, [[3, 4], [3, 4], [0, 1]]][[0, 1, 2], [0, 1, 2]], cache=cache[0], query_lengths=[2, 1, 2])
+        close(found[0], whole[0, 3:5])
+        close(found[1, :1], whole[1, 3:4])
+        close(found[2], whole[2, :2])
+        cache.release(0)
+        cache.fork(0)
+        other = np.stack([x[1, 4], x[2, 2], x[3, 0]])[:, None]
+        found = mha(other, cache=cache[0])
+        close(found[0, 0], whole[1, 4])
+        close(found[1, 0], whole[2, 2])
+        close(found[2, 0], mha(np.concatenate([x[1, :4], x[3, :1]]))[4])
+        assert cache.next_position.tolist() == [5, 3, 5]
+
+    def test_no_sequences(self, layer) -> None:
+        cache = self.cache(batch=0, layout="paged")
+        assert layer(rope=ak.RopeConfig())(np.zeros((0, 2, 8)), cache=cache[0]).shape == (0, 2, 8)
+
+    @pytest.mark.parametrize("rope", [None, ak.RopeConfig()])
+    def test_a_batch_that_does_not_fit(self, layer, rope) -> None:
+        cache = self.cache(batch=3)
+        words = r"B = 3.* got \[1, 2, 2, 4\]" if rope is None else r"3 sequences of the cache.* got \[1, 2, 8\]"
+        with pytest.raises(ak.ShapeError, match=words):
+            layer(rope=rope)(np.zeros((2, 8)), cache=cache[0])
+        assert cache.stored.tolist() == [0, 0, 0]
+
+    def test_a_ring_that_is_asked_too_much(self, layer) -> None:
+        cache = self.cache(**self.rings["ring"])
+        with pytest.raises(ak.CacheCapacityError, match="max_append = 4"):
+            layer()(np.zeros((5, 8)), cache=cache[0])
+
+    def test_a_layer_of_a_backends_own_cache(self, seed, layer) -> None:
+        x, inner = seed[0], self.cache()[0]
+
+        class Own:
+            next_position = inner.next_position
+            append, attend = inner.append, inner.attend
+
+        close(layer()(x, cache=Own()), layer()(x))
+        with pytest.raises(ak.DTypeError, match=r"cache must be one layer of a cache, cache\[layer\], got list"):
+            layer()(x, cache=[])
+
+
 class TestRope:
     """Rotary positions."""
 

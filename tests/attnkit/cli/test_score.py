@@ -45,6 +45,34 @@ def test_a_backend_and_an_element_type_score_alike(attnkit, tiny_model, text, ba
     assert all(path.startswith(f"{backend}:") for path in found["paths"])
 
 
+@pytest.mark.parametrize(
+    ("options", "chunk", "fields"),
+    [
+        (["--cache-dtype", "int8"], None, {"codec": "int8"}),
+        (
+            ["--cache", "paged", "--page-size", "4", "--cache-dtype", "int4"],
+            3,
+            {"layout": "paged", "page_size": 4, "codec": "int4"},
+        ),
+        (["--cache", "ring", "--window", "5"], 100, {"layout": "ring", "window": 5, "max_append": 100}),
+    ],
+    ids=["int8", "paged int4", "ring"],
+)
+def test_the_score_tells_what_a_cache_costs(attnkit, tiny_model, text, options, chunk, fields):
+    llama, tokenizer = load_model(tiny_model, backend="numpy")
+    ids = tokenizer.encode(TEXT)
+    cache = llama.make_cache(max_length=None if "window" in fields else len(ids), **fields)
+    expected = score(llama, ids, chunk=chunk, cache=cache)
+    options = options if chunk is None else [*options, "--chunk", str(chunk)]
+    result = attnkit("score", str(text), "--model", str(tiny_model), "--backend", "numpy", "--json", *options)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["nll"] == pytest.approx(expected.nll, abs=1e-4)
+    assert abs(found["nll"] - score(llama, ids).nll) > 1e-6
+    stored = fields.get("codec", "float32")
+    assert found["cache"] == {"layout": cache.config.layout, "stored": stored, "bytes": cache.nbytes}
+
+
 def test_people_get_one_line_and_the_speed_apart(attnkit, tiny_model, text):
     result = attnkit("score", str(text), "--model", str(tiny_model), "--backend", "numpy")
     assert result.exit_code == 0, result.stderr
@@ -64,6 +92,8 @@ def test_people_get_one_line_and_the_speed_apart(attnkit, tiny_model, text):
         (b"hello", ["--chunk", "0"], ["--chunk must be >= 1, got 0"]),
         (b"hello", ["--dtype", "double"], ["--dtype must be one of", "got 'double'"]),
         (b"hello", ["--model", "absent"], ["--model", "absent"]),
+        (b"hello", ["--cache", "ring"], ["--cache ring needs --window"]),
+        (b"hello", ["--cache-dtype", "int9"], ["--cache-dtype must be one of", "got 'int9'"]),
         (None, [], ["FILE", "text.txt: No such file"]),
     ],
 )
