@@ -11,18 +11,23 @@ from functools import partial
 
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 
+from attnkit_conformance.haste import is_hasty
 from attnkit_conformance.measuring import Comparison, measuring, note
 
 
 def explorer(examples: int, steps: int = 50) -> settings:
-    """Give settings for so many examples, or histories of so many steps; what fails is shrunk, and raised as it is."""
+    """Give settings for so many examples, or histories of so many steps; what fails is shrunk, and raised as it is.
+
+    Where it is run ``hastily``, it is not shrunk.
+    """
+    shrinking = () if is_hasty() else (Phase.shrink,)
     return settings(
         max_examples=examples,
         stateful_step_count=steps,
         database=None,
         deadline=None,
         derandomize=False,  # the seed is given by whoever runs it
-        phases=(Phase.generate, Phase.target, Phase.shrink),
+        phases=(Phase.generate, Phase.target, *shrinking),
         print_blob=False,
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),

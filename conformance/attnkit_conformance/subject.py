@@ -125,6 +125,11 @@ class Subject:
         """Call ``attnkit.make_cache``."""
         return CacheUnderTest(self.harness, self.harness.make_cache(config))
 
+    def pooled_caches(self, config: Mapping[str, Any], count: int) -> list[CacheUnderTest]:
+        """Call ``attnkit.make_cache`` several times with one ``attnkit.PagePool``."""
+        pool = self.harness.make_pool(config)
+        return [CacheUnderTest(self.harness, self.harness.pooled_cache(config, pool)) for _ in range(count)]
+
     def assert_true(self, case: Case, answer: Answer, *, what: str = "") -> None:
         """Check an answer against the oracle: shapes, element types, and every number within its bound."""
         __tracebackhide__ = True
@@ -157,7 +162,7 @@ class Subject:
 
         Counts what came of it: ``"answered"``, ``"refused CODES"``, ``"outside REASON"`` where a forced path says that
         a call that its backend takes is not for this path, or ``"unchecked REASON"`` where the backend has no way to
-        ask for what it declares.
+        ask for what it declares, or for what no capability is about.
         """
         __tracebackhide__ = True
         case = case.on(self.capabilities)
@@ -171,6 +176,8 @@ class Subject:
         except ak.UnsupportedError as error:
             if codes_of(error) == {"vjp"} and "grad" in case.features():
                 self.outcomes["unchecked gradients, since the backend has no vjp"] += 1
+            elif codes_of(error) == {"save"}:
+                self.outcomes["unchecked files, since the backend's own caches are not saved"] += 1
             elif self.path is not None and codes_of(error) == {"path"}:
                 held("refusal of the path")
                 self.outcomes[f"outside {_limit_of(error)}"] += 1

@@ -2,10 +2,19 @@
 
 from attnkit_conformance.checks.agreement import TestAgreement
 from attnkit_conformance.checks.broadcasting import TestBroadcasting
+from attnkit_conformance.checks.cache_batches import TestBatch
+from attnkit_conformance.checks.cache_codecs import TestCodecs
 from attnkit_conformance.checks.cache_edges import TestCacheEdges
 from attnkit_conformance.checks.cache_equivalence import TestCacheEquivalence
+from attnkit_conformance.checks.cache_forks import TestForks
 from attnkit_conformance.checks.cache_machine import TestCacheMachine
+from attnkit_conformance.checks.cache_memory import TestCacheBytes
+from attnkit_conformance.checks.cache_pages import TestPages
+from attnkit_conformance.checks.cache_prefixes import TestPrefixes
+from attnkit_conformance.checks.cache_rings import TestRing
 from attnkit_conformance.checks.cache_safety import TestFailedCalls, TestForgetting, TestOwnership, TestReorder
+from attnkit_conformance.checks.cache_saving import TestOffloading, TestSaving
+from attnkit_conformance.checks.cache_snapshots import TestSnapshots
 from attnkit_conformance.checks.causality import TestCausality, TestHiddenKeys, TestPadding
 from attnkit_conformance.checks.combinations import TestCombinations
 from attnkit_conformance.checks.core import TestCore
@@ -34,11 +43,14 @@ __all__ = [
     "TestArguments",
     "TestAttendance",
     "TestAverages",
+    "TestBatch",
     "TestBroadcasting",
+    "TestCacheBytes",
     "TestCacheEdges",
     "TestCacheEquivalence",
     "TestCacheMachine",
     "TestCausality",
+    "TestCodecs",
     "TestCombinations",
     "TestCore",
     "TestDeterminism",
@@ -47,6 +59,7 @@ __all__ = [
     "TestExtremes",
     "TestFailedCalls",
     "TestForgetting",
+    "TestForks",
     "TestGradientCalls",
     "TestGradientIsolation",
     "TestGradientProbes",
@@ -60,15 +73,21 @@ __all__ = [
     "TestMergeLaws",
     "TestMinimum",
     "TestNumerics",
+    "TestOffloading",
     "TestOneHot",
     "TestOptions",
     "TestOwnership",
     "TestPacked",
     "TestPadding",
+    "TestPages",
+    "TestPrefixes",
     "TestQuality",
     "TestRefused",
     "TestReorder",
+    "TestRing",
+    "TestSaving",
     "TestSearch",
     "TestSequences",
     "TestShift",
+    "TestSnapshots",
 ]

@@ -23,7 +23,8 @@ from attnkit_conformance.selftest.running import failures
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES = set(re.findall(r"^\*\*([A-Z]\d+)\b", (DOCS / "contract.md").read_text("utf-8"), re.M)) | {"E"}
-LATER = {"A15", *(f"C{number}" for number in range(8, 13))}  # no way yet to ask for what they are about
+LATER = {"A15", "C12"}  # no way yet to ask for what they are about
+GIVEN = {"layouts", "codecs"}  # attnkit's own caches have all of them, and those are what a backend has by default
 EVERY = requirements()
 ITEMS: dict[str, list[Item]] = defaultdict(list)
 for one in items():
@@ -100,8 +101,8 @@ def test_every_capability_has_requirements() -> None:
 
 
 def test_the_core_needs_nothing() -> None:
-    assert {item.id: needs(item.case) for item in items(1) if needs(item.case)} == {}
-    assert all(set(item.capabilities) <= PROMISES for item in EVERY if item.level < 2)
+    assert {item.id: needs(item.case) for item in items(1) if needs(item.case) - GIVEN} == {}
+    assert all(set(item.capabilities) <= PROMISES | GIVEN for item in EVERY if item.level < 2)
 
 
 def test_every_level_below_quality_has_requirements() -> None:

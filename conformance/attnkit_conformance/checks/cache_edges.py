@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from attnkit_conformance.cache_model import CacheCase, History
+from attnkit_conformance.cache_case import CacheCase
+from attnkit_conformance.cache_model import History
 from attnkit_conformance.checking import Checks, over
 from attnkit_conformance.checks.cache_equivalence import RAGGED
 from attnkit_conformance.structures import CAUSALLY, chunked, prefix, window

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 
 import attnkit as ak
-from attnkit_conformance.cache_model import CacheCase, History
+from attnkit_conformance.cache_case import CacheCase
+from attnkit_conformance.cache_layouts import Paged, Ring
+from attnkit_conformance.cache_model import History
 from attnkit_conformance.cases import each_dtype, plain
 from attnkit_conformance.checking import Checks, over
+from attnkit_conformance.checks.cache_grid import GRID, LAYOUTS
 from attnkit_conformance.compare import assert_within
 from attnkit_conformance.structures import CAUSALLY, causal, chunked, window
 from attnkit_conformance.subject import Answer, Subject
@@ -47,13 +50,21 @@ STACK = [
     _cache("stack", layers=2, heads=4, max_length=40),
 ]
 DECODING = [replace(case, chunk=1) for case in STACK[:2]]  # one query at a time: for paths that take no more
+EVERY = [*STACK, *DECODING, *LAYOUTS, *GRID]
+PLACED = [
+    *_by((1, 7, 0), replace(LAYOUTS[0], label="layout-chunks")),
+    *_by((1, 7), _cache("grid-window", 40, {"mask": window(6)}, layout=Ring(6, 8))),
+    *_by((8,), _cache("grid-window", 40, {"mask": window(6), "alibi": ak.alibi_slopes(2)}, layout=Ring(6, 8))),
+    *_by((5,), _cache("grid-stepped", 40, {"mask": window(3) & chunked(5)}, layout=Ring(3, 5))),
+    *_by((1, 7), _cache("grid-chunks", layout=Paged(5), heads=4)),
+]
 RAGGED = [_cache("ragged", ragged=True, layers=2), _cache("ragged", ragged=True, max_length=60, batch=3, heads=4)]
 
 
 class TestCacheEquivalence(Checks):
     """C2, C5: prefill, then step by step, is one shot is any chunking."""
 
-    @over([*CHUNKED, *TYPES])
+    @over([*CHUNKED, *TYPES, *PLACED])
     def test_any_chunking(self, backend: Subject, case: CacheCase) -> None:
         """Appending and attending chunk by chunk gives the rows of attention over everything at once."""
         backend.assert_true(case, _in_chunks(backend, case, _cuts(case)))
@@ -81,7 +92,7 @@ class TestCacheEquivalence(Checks):
             history.attend(most or 2)
             history.attend(2, {})
 
-    @over([*STACK, *DECODING])
+    @over(EVERY)
     def test_appending_nothing_changes_nothing(self, backend: Subject, case: CacheCase) -> None:
         """C2: 0 tokens, into an empty cache too."""
         history = History(backend, case)
@@ -90,7 +101,7 @@ class TestCacheEquivalence(Checks):
             history.check()
             history.attend()
 
-    @over([*STACK, *DECODING])
+    @over(EVERY)
     def test_layers_are_apart(self, backend: Subject, case: CacheCase) -> None:
         """C1: each layer holds and gives its own; the stack reports the least, and ``truncate`` evens it out."""
         history = History(backend, case)
@@ -102,7 +113,7 @@ class TestCacheEquivalence(Checks):
         history.check()
         history.attend()
 
-    @over([*STACK, *DECODING, *RAGGED])
+    @over([*EVERY, *RAGGED])
     def test_any_history(self, backend: Subject, case: CacheCase) -> None:
         """C2-C7: random appends, truncations, drops, reorderings and queries in random order."""
         history = History(backend, case)
@@ -132,9 +143,9 @@ def _in_chunks(backend: Subject, case: CacheCase, cuts: list[int], *, lse: bool 
 
 
 def _random_step(history: History) -> None:
-    """Do one thing that the capacity allows."""
-    rng, case, stored = history.rng, history.case, history.lengths()
-    most = min(9, (case.max_length or 64) - int(stored.max()))
+    """Do one thing that the capacity allows, or cut off what a ring may not give back."""
+    rng, case, reached = history.rng, history.case, history.positions()
+    most = min(9, (case.max_length or 64) - int(reached.max()), case.layout.longest_append or 9)
     each = case.batch if case.ragged else None  # a number for each sequence, or one for all
     match rng.choice(["append", "append", "append", "truncate", "drop", "reorder"]):
         case "append":
@@ -143,8 +154,8 @@ def _random_step(history: History) -> None:
             for layer in history.layers:
                 history.append(history.tokens(count), lengths, layer=layer)
         case "truncate":
-            history.truncate(rng.integers(0, (stored if case.ragged else stored.min()) + 1, each))
+            history.truncate(rng.integers(0, (reached if case.ragged else reached.min()) + 1, each))
         case "drop":
-            history.drop(rng.integers(0, np.minimum(3, stored if case.ragged else stored.min()) + 1, each))
+            history.drop(rng.integers(0, np.minimum(3, reached if case.ragged else reached.min()) + 1, each))
         case "reorder":
             history.reorder(rng.integers(0, case.batch, case.batch))

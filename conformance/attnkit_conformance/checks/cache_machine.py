@@ -1,11 +1,12 @@
-"""Any history of a cache: appends, cuts, copies, failures and queries in any order, found by Hypothesis (C1-C7)."""
+"""Any history of a cache: appends, cuts, copies, failures and queries in any order, found by Hypothesis (C1-C9)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
 
-from attnkit_conformance.cache_model import CacheCase
+from attnkit_conformance.cache_case import CacheCase
+from attnkit_conformance.cache_layouts import Paged, Ring
 from attnkit_conformance.checking import Checks, over
 from attnkit_conformance.structures import CAUSALLY, causal, window
 from attnkit_conformance.subject import Subject
@@ -29,16 +30,28 @@ HISTORIES: Final = [
     _cache("stored", stored="float16", pinned=("dtype",)),
     _cache("types", dtype="bfloat16", pinned=("dtype",), ragged=True),
 ]
-LONG_HISTORIES: Final = [replace(case, label=f"long-{case.label}") for case in HISTORIES]
+LAYOUTS: Final = [
+    _cache("layout", layout=Paged(4), ragged=True, layers=2),
+    _cache("layout", layout=Paged(1), codecs=("int4", "int8")),
+    _cache("layout", layout=Paged(3, 24), ragged=True, codecs=("int8", "int8")),
+    _cache("layout", layout=Paged(4), max_length=20, layers=2, codecs=("fp8", "fp8")),
+    _cache("layout", layout=Paged(64), heads=4, codecs=("int8/4", "native")),
+    _cache("layout", layout=Ring(4, 5), ragged=True, layers=2),
+    _cache("layout", layout=Ring(3, 4, pinned=2), ragged=True, codecs=("int8", "int4"), options={"mask": window(3)}),
+    _cache("layout", layout=Ring(1, 3, pinned=1), layers=2, codecs=("fp8", "fp8"), options={"mask": window(1)}),
+    _cache("layout", codecs=("int8", "int4/4"), ragged=True, layers=2),
+    _cache("layout", codecs=("fp8", "int8"), max_length=20, dtype="bfloat16", pinned=("dtype",), heads=4),
+]
+LONG_HISTORIES: Final = [replace(case, label=f"long-{case.label}") for case in (*HISTORIES, *LAYOUTS)]
 
 
 class TestCacheMachine(Checks):
-    """C1-C7: whatever came before, a cache is equal to the plain lists of what it was given."""
+    """C1-C9: whatever came before, a cache is equal to the plain lists of what it was given."""
 
-    @over(HISTORIES)
+    @over([*HISTORIES, *LAYOUTS])
     def test_histories(self, backend: Subject, case: CacheCase) -> None:
         """Short histories, many of them."""
-        _explore(backend, case, examples=10, steps=12)
+        _explore(backend, case, examples=10, steps=16)
 
     @over(LONG_HISTORIES)
     def test_long_histories(self, backend: Subject, case: CacheCase) -> None:

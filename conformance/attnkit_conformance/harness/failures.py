@@ -36,7 +36,8 @@ _OWN: Final[Mapping[str, type[Exception]]] = {
     kind.__name__: kind
     for kind in (
         *(ak.BackendNotFoundError, ak.BackendUnavailableError, ak.PluginError, ak.UnsupportedError, ak.ShapeError),
-        *(ak.DTypeError, ak.CacheCapacityError, ak.DeviceError, ak.AttnkitError, TargetError, UnavailableError),
+        *(ak.DTypeError, ak.CacheCapacityError, ak.CacheFileError, ak.DeviceError, ak.AttnkitError),
+        *(TargetError, UnavailableError),
     )
 }
 _BUILTIN: Final[Mapping[str, type[Exception]]] = {

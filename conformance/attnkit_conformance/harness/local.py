@@ -20,13 +20,14 @@ import attnkit as ak
 from attnkit.arrays import dtype_name, needs_grad
 from attnkit.call import describe_call, gather_options
 from attnkit_conformance.environment import environment
+from attnkit_conformance.harness.cache_calls import CacheCalls
 from attnkit_conformance.harness.foreign import Foreign
 from attnkit_conformance.harness.tracking import requiring_grad
 from attnkit_conformance.harness.views import VIEWS
 
 NumpyArray = np.ndarray[Any, Any]
 Thing = Any
-"""An object that lives with the backend: an array of its library, a mask, or a cache."""
+"""An object that lives with the backend: an array of its library, a mask, a cache, or what came of one."""
 
 
 class Description(NamedTuple):
@@ -56,7 +57,7 @@ class Description(NamedTuple):
     capabilities: ak.Capabilities
 
 
-class Harness:
+class Harness(CacheCalls):
     """A backend in this process.
 
     Parameters
@@ -209,25 +210,6 @@ class Harness:
 
         results, gradients = self.backend.vjp(call, [arguments[name] for name in names], cotangents)
         return list(results), list(gradients)
-
-    # Caches
-
-    def make_cache(self, config: Mapping[str, Any]) -> Thing:
-        """Call ``attnkit.make_cache`` with the fields of a ``KVCacheConfig``."""
-        return ak.make_cache(ak.KVCacheConfig(**config), backend=self.choice)
-
-    def cache_call(self, cache: Thing, layer: int | None, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of a layer of a cache, or of the whole stack: what it gives, as things."""
-        result = getattr(cache if layer is None else cache[layer], method)(*arguments, **options)
-        return tuple(result) if isinstance(result, tuple) else result
-
-    def cache_counter(self, cache: Thing, layer: int | None, name: str) -> Thing:
-        """Give a counter of a layer of a cache, or of the whole stack, as it was handed out."""
-        return getattr(cache if layer is None else cache[layer], name)
-
-    def cache_count(self, cache: Thing, layer: int | None, name: str) -> NumpyArray:
-        """Give the number that a counter shows, for each sequence."""
-        return np.array(self.cache_counter(cache, layer, name))
 
     def _moved(self, item: Any) -> Any:
         return self.array(item) if isinstance(item, np.ndarray) else item

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 import attnkit as ak
+from attnkit_conformance.cache_case import CacheCase
 from attnkit_conformance.cases import Case
 from attnkit_conformance.items import Item
 from attnkit_conformance.repro.searching import Found
@@ -100,6 +101,8 @@ def _facts(case: Case) -> dict[str, Any]:
     found = {item.name: getattr(case, item.name) for item in fields(case) if item.name not in _OTHERS}
     plain = {name: value for name, value in found.items() if isinstance(value, int | str)}
     words = {"options": ", ".join(case.options) or "none", "mask": repr(case.options.get("mask"))}
+    if isinstance(case, CacheCase):
+        words |= {"layout": str(case.layout), "codecs": ", ".join(case.codecs)}
     return plain | words | {"dtype": case.dtype, "draw": case.draw}
 
 

@@ -179,7 +179,18 @@ def _declared(code: str, calls: Sequence[Call]) -> str:
             return f"((backend.capabilities().max_key_length or {longest}) >= {longest})"
         case "libraries":
             return ""
+        case "layouts" | "codecs":
+            return f"({literal(_of_caches(code, calls))} <= backend.capabilities().{code})"
     return f"backend.capabilities().{code}"
+
+
+def _of_caches(code: str, calls: Sequence[Call]) -> set[str]:
+    """Give the layouts, or the kinds of codecs, that the configurations in calls name."""
+    configs = [call.given["config"] or {} for call in calls if "config" in call.given]
+    if code == "layouts":
+        return {config.get("layout", "contiguous") for config in configs}
+    names = (config.get(name, "native") for config in configs for name in ("key_codec", "value_codec"))
+    return {name.partition("/")[0] for name in names}
 
 
 def _agrees(said: str) -> list[str]:

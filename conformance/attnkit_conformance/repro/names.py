@@ -9,7 +9,15 @@ from typing import Any
 from attnkit_conformance.repro.tape import Call, Ref, leaves
 
 _ARRAYS = ("query", "key", "value")
-_SINGLE = {"numpy": "seen", "reasons": "codes", "packed": "output", "make_cache": "cache"}
+_SINGLE = {
+    "numpy": "seen",
+    "reasons": "codes",
+    "packed": "output",
+    "make_pool": "pool",
+    **dict.fromkeys(("make_cache", "pooled_cache", "load_cache"), "cache"),
+    **dict.fromkeys(("save_cache", "damaged"), "path"),
+    "offload_to_file": "away",
+}
 
 
 class Names:
@@ -47,7 +55,7 @@ class Names:
         return self._calls[number]
 
     def _name(self, call: Call) -> str:
-        if call.method in ("write", "mask", "needs_grad", "litter"):
+        if call.method in ("write", "mask", "needs_grad", "litter", "cache_checked"):
             return ""
         if call.method == "vjp":
             results = ["output", "lse"][: len(call.given["cotangents"])]
@@ -117,4 +125,6 @@ def _word(call: Call) -> str:
         return str(call.given["name"])
     if call.method == "cache_call":
         return "output" if call.given["method"] == "attend" else ""
+    if call.method == "cache_kept":
+        return "snapshot" if call.given["method"] == "snapshot" else "away"
     return _SINGLE.get(call.method, "given")

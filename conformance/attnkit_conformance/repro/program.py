@@ -97,7 +97,7 @@ def _imports(text: str, target: Target) -> list[str]:
         "import sys",
         *_if(text, "suppress(", "from contextlib import suppress"),
     ]
-    standard += _if(text, "Path(", "from pathlib import Path")
+    standard += _if(text, "Path(", "from pathlib import Path") + _if(text, "mkdtemp(", "from tempfile import mkdtemp")
     others = _if(text, "array_api_compat.", "import array_api_compat") + _if(text, "ml_dtypes.", "import ml_dtypes")
     others += _if(text, "np.", "import numpy as np")
     inner = _if(text, "describe_call(", "from attnkit.call import describe_call, gather_options")

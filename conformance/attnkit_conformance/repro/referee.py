@@ -15,8 +15,9 @@ import numpy as np
 from attnkit import reference
 from attnkit.numerics import Numerics
 from attnkit.reference_gradients import Cotangents, gradient_tolerance, gradients
+from attnkit_conformance.cache_truth import Places, stored_tolerance, stored_truth
 from attnkit_conformance.harness.local import Harness
-from attnkit_conformance.repro.tape import Call, Ref, Run, replay
+from attnkit_conformance.repro.tape import NUMBERS, Call, Ref, Run, replay
 from attnkit_conformance.selftest.differentiable import Differentiable
 from attnkit_conformance.subject import lse_dtype
 
@@ -78,7 +79,6 @@ class _Watch:
     def __init__(self, harness: Harness, numerics: Callable[[str], Numerics]) -> None:
         self.harness, self._numerics = harness, numerics
         self.known: dict[Ref, Expected] = {}
-        self._ragged: dict[tuple[Ref, int], tuple[int, Array]] = {}
 
     def __call__(self, call: Call, run: Run) -> None:
         # A call that must fail has arguments that the oracle cannot work with, and neither can it say what is right.
@@ -90,8 +90,8 @@ class _Watch:
                 self._packed(call.number, call.given, run)
             elif call.method == "vjp":
                 self._vjp(call.number, call.given, run)
-            elif call.method == "cache_call":
-                self._cache(call.number, call.given, run)
+            elif call.method == "cache_call" and call.given["method"] in ("attend", "attend_with_lse"):
+                self._attend(call.number, call.given, run)
 
     def _attention(self, number: int, arrays: Sequence[Array], options: Mapping[str, Any], *path: int) -> Any:
         query, key, value = (array[(None,) * (4 - array.ndim)] for array in arrays)
@@ -132,25 +132,19 @@ class _Watch:
             at = Ref(number, (1, n))
             self.known[at] = Expected(getattr(true, name), getattr(bounds, name), held[name].dtype.name)
 
-    def _cache(self, number: int, given: Mapping[str, Any], run: Run) -> None:
-        place = given["cache"], given["layer"]
-        if given["method"] in ("attend", "attend_with_lse"):
-            self._attend(number, place, given, run)
-        elif given["method"] != "read":
-            self._ragged = {known: taken for known, taken in self._ragged.items() if known[0] != given["cache"]}
-            lengths = given["options"].get("lengths")
-            if given["method"] == "append" and lengths is not None:
-                key = self._held(given["arguments"][0], run)
-                self._ragged[place] = key.shape[2], np.broadcast_to(lengths, key.shape[:1])
-
-    def _attend(self, number: int, place: tuple[Ref, int], given: Mapping[str, Any], run: Run) -> None:
-        layer = run.find(place[0])[place[1]]
+    def _attend(self, number: int, given: Mapping[str, Any], run: Run) -> None:
+        cache, layer = run.find(given["cache"]), given["layer"]
         query = self._held(given["arguments"][0], run)
-        options = {**self._options(given["options"], run), "kv_lengths": np.asarray(layer.stored)}
-        count, taken = self._ragged.get(place, (-1, None))
-        if count == query.shape[2]:
-            options.setdefault("query_lengths", taken)
-        self._attention(number, [query, *layer.read()], options)
+        options = self._options(given["options"], run)
+        ragged = cache.counters.ragged[layer]
+        if ragged is not None and ragged.tokens == query.shape[2]:
+            options.setdefault("query_lengths", ragged.taken)
+        places = _places(cache, layer)
+        key, value = map(self.harness.numpy, cache[layer].read())
+        truth = stored_truth(query, key, value, options, places)
+        bound, dtype = stored_tolerance(truth, self._numerics(query.dtype.name), places), query.dtype.name
+        self.known[Ref(number, (0,))] = Expected(truth.output, bound.output, dtype)
+        self.known[Ref(number, (1,))] = Expected(truth.lse, bound.lse, lse_dtype(dtype))
         if given["method"] == "attend":
             self.known[Ref(number)] = self.known[Ref(number, (0,))]
 
@@ -164,11 +158,23 @@ class _Watch:
         return {name: option if name in _HOST else self.harness.numpy(option) for name, option in found.items()}
 
 
+def _places(cache: Any, layer: int) -> Places:
+    """Tell where the tokens stand that a layer of one of attnkit's own caches holds."""
+    first, counters = cache.config.pinned or 0, cache.counters
+    counts, gone = counters.next[layer], counters.gone[layer]
+    pairs = zip(counts.tolist(), gone.tolist(), strict=True)
+    held = [np.r_[: min(first, n), first + lost : n] if lost else np.arange(n) for n, lost in pairs]
+    return Places(held, counts, first)
+
+
 def _expected(call: Call, run: Run, made: Mapping[int, Call], known: Mapping[Ref, Expected]) -> Expected | None:
     """Give what a call that reads something must give, if that is known."""
     value = run.values[call.number]
+    if call.method == "cache_call" and call.given["method"] in NUMBERS:
+        number = np.array(value)
+        return Expected(number, None, number.dtype.name)
     if call.method == "cache_count":
-        return None if call.given["name"] == "capacity" else Expected(value, None, value.dtype.name)
+        return None if call.given["name"] in ("capacity", "nbytes") else Expected(value, None, value.dtype.name)
     if call.method != "numpy" or not isinstance(call.given["thing"], Ref):
         return None
     source: Ref = call.given["thing"]

@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 import attnkit as ak
-from attnkit_conformance.cache_model import CacheCase
+from attnkit_conformance.cache_case import NATIVE, CacheCase
+from attnkit_conformance.cache_layouts import CONTIGUOUS
 from attnkit_conformance.cases import Case
 from attnkit_conformance.checks.packed import PackedCase
 from attnkit_conformance.checks.sequences import Pair
@@ -110,10 +111,11 @@ def _head_sizes(case: Case) -> Iterator[Case]:
 
 
 def _cache(case: Case) -> Iterator[Case]:
-    """Fewer layers, one token at a time, no limit, no lengths, no other element type."""
+    """Fewer layers, one token at a time, no limit, no lengths, no layout, codec and element type of its own."""
     if not isinstance(case, CacheCase):
         return
     simple: dict[str, Any] = {"layers": 1, "max_length": 0, "chunk": 1, "ragged": False, "stored": ""}
+    simple |= {"layout": CONTIGUOUS, "codecs": NATIVE}
     if case.layers > 2:
         yield replace(case, layers=2)
     yield from (replace(case, **{name: value}) for name, value in simple.items() if getattr(case, name) != value)

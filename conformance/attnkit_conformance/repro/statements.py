@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from attnkit import KVCacheConfig
 from attnkit_conformance.harness.foreign import Foreign
 from attnkit_conformance.harness.tracking import Tracked, requiring_grad
 from attnkit_conformance.harness.views import VIEWS
+from attnkit_conformance.repro.cache_statements import CacheStatements
 from attnkit_conformance.repro.claims import Agrees, Claim, Raises, Refuses, Returns, public_name
 from attnkit_conformance.repro.literals import Data, called, literal, source
 from attnkit_conformance.repro.names import Names
@@ -28,7 +28,7 @@ _CODES: Final = """def codes_for(query, key, value, lse=False, **options):
 """
 
 
-class Statements:
+class Statements(CacheStatements):
     """Writes calls.
 
     Attributes
@@ -140,30 +140,6 @@ class Statements:
         cotangents = [self._value(item) for item in given["cotangents"]]
         made = f"backend.vjp(call, [{', '.join(chosen)}], [{', '.join(cotangents)}])"
         return f"\n{function}\n\n{self._made(call, made)}"
-
-    # Caches
-
-    def _make_cache(self, call: Call) -> str:
-        usual = {name: item.default for name, item in KVCacheConfig.model_fields.items()}
-        config = {name: value for name, value in call.given["config"].items() if value != usual[name]}
-        if config.get("value_dim") == config.get("head_dim"):
-            config.pop("value_dim", None)
-        fields = ", ".join(f"{name}={literal(value)}" for name, value in config.items())
-        return self._made(call, called("ak.make_cache", [f"ak.KVCacheConfig({fields})", "backend=BACKEND"]))
-
-    def _cache_call(self, call: Call) -> str:
-        arguments = [*map(self._value, call.given["arguments"]), *self._options(call.given["options"])]
-        return self._made(call, called(f"{self._layer(call)}.{call.given['method']}", arguments))
-
-    def _cache_counter(self, call: Call) -> str:
-        return self._made(call, f"{self._layer(call)}.{call.given['name']}")
-
-    def _cache_count(self, call: Call) -> str:
-        return self._made(call, f"np.array({self._layer(call)}.{call.given['name']})")
-
-    def _layer(self, call: Call) -> str:
-        layer = call.given["layer"]
-        return self._value(call.given["cache"]) + ("" if layer is None else f"[{layer}]")
 
     # Words
 

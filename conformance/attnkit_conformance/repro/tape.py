@@ -17,10 +17,15 @@ from attnkit_conformance.harness.local import Harness
 
 _READS: Final = frozenset({"numpy", "cache_count", "reasons", "needs_grad"})
 """Methods that give data; all others give things, or nothing."""
-_COMPUTES: Final = frozenset({"attention", "packed", "merge", "vjp", "make_cache", "cache_call"})
+_CACHES: Final = frozenset({"make_cache", "pooled_cache", "load_cache"})
+_COMPUTES: Final = _CACHES | {"attention", "packed", "merge", "vjp", "cache_call", "cache_kept", "offload_to_file"}
+_CHANGES: Final = frozenset({"cache_call", "cache_kept", "offload_to_file"})
 _ARRAYS: Final = frozenset({"array", "view", "broadcast", "foreign", "requiring_grad", "litter", "write"})
-_TAPED: Final = _READS | _COMPUTES | _ARRAYS | {"mask", "cache_counter"}
-_LOOKS: Final = frozenset({"attend", "attend_with_lse", "read"})
+_OTHERS: Final = frozenset({"mask", "make_pool", "cache_counter", "cache_checked", "save_cache", "damaged"})
+_TAPED: Final = _READS | _COMPUTES | _ARRAYS | _OTHERS
+_LOOKS: Final = frozenset({"attend", "attend_with_lse", "read", "match_prefix", "snapshot"})
+NUMBERS: Final = frozenset({"fork", "admit", "resume", "remember", "match_prefix"})
+"""Methods of a cache that give a number."""
 
 
 class UnresolvedError(Exception):
@@ -71,7 +76,8 @@ class Call:
         """What it may change."""
         if self.method == "write":
             return (self.given["thing"],) if isinstance(self.given["thing"], Ref) else ()
-        return (self.given["cache"],) if self.method == "cache_call" and self.given["method"] not in _LOOKS else ()
+        looks = self.method not in _CHANGES or self.given.get("method") in _LOOKS
+        return () if looks else (self.given["cache"],)
 
     @property
     def arrays(self) -> tuple[np.ndarray[Any, Any], ...]:
@@ -160,8 +166,11 @@ def replay(calls: Iterable[Call], harness: Harness, before: Callable[[Call, Run]
 def live(calls: Sequence[Call], numbers: Iterable[int]) -> Calls:
     """Give the calls that some need, and those that change what they need; not those that are only looks at it."""
     needed, kept = set(numbers), []
+    pools = {call.number: call.given["pool"].call for call in calls if call.method == "pooled_cache"}
     for call in reversed(calls):
-        if call.number in needed or any(ref.call in needed for ref in call.changes):
+        changed = {ref.call for ref in call.changes}
+        changed |= {pools[number] for number in changed if number in pools}  # whose pages other caches have too
+        if call.number in needed or changed & needed:
             needed |= {call.number, *(ref.call for ref in call.refs)}
             kept.append(call)
     return tuple(reversed(kept))
@@ -222,7 +231,7 @@ def _wrapped(result: Any, ref: Ref) -> Any:
     """Put a ``Thing`` around every thing in a result."""
     if isinstance(result, tuple | list):
         return tuple(_wrapped(item, Ref(ref.call, (*ref.path, n))) for n, item in enumerate(result))
-    return result if result is None or isinstance(result, bool) else Thing(ref, result)
+    return result if result is None or isinstance(result, int) else Thing(ref, result)
 
 
 def _found(run: Run, item: Any) -> Any:

@@ -13,6 +13,7 @@ import attnkit as ak
 from attnkit_conformance.items import Item, items
 from attnkit_conformance.selftest.differentiable import Differentiable
 from attnkit_conformance.selftest.equivalents import EQUIVALENTS
+from attnkit_conformance.selftest.own_cache import OwnCaches
 from attnkit_conformance.selftest.plain import EVERYTHING, Flash, Plain, unregistered
 from attnkit_conformance.selftest.running import failures
 from attnkit_conformance.selftest.softmax import Split
@@ -51,6 +52,7 @@ CORRECT: dict[str, Callable[[], Subject]] = {
     "differentiable": lambda: unregistered(Differentiable()),
     "flash": lambda: unregistered(Flash()),
     "split-flash": lambda: unregistered(SplitFlash()),
+    "own-caches": lambda: unregistered(OwnCaches()),
     **{name: partial(modest, name) for name in MODEST},
     **{equivalent.mutant.name: equivalent.mutant.subject for equivalent in EQUIVALENTS},
 }

@@ -10,8 +10,8 @@ import numpy as np
 
 import attnkit as ak
 from attnkit_conformance.harness.local import Harness, Thing
-from attnkit_conformance.selftest.cache_mutants import fault as cache_fault
 from attnkit_conformance.selftest.faults import fault
+from attnkit_conformance.selftest.faulty_caches import cache_fault
 from attnkit_conformance.selftest.front_mutants import front
 from attnkit_conformance.selftest.plain import Array, Plain
 
@@ -133,9 +133,8 @@ def bias_as_bits(self: Plain, operands: ak.Operands, request: ak.AttentionReques
 class PaddingWraps(Plain):
     """Takes slot -1, which stands for padding, for the last one there is."""
 
-    def write(self, pages: ak.Pages, slots: Array, key: Array, value: Array) -> None:
-        last = len(pages.key) * pages.page_size - 1
-        super().write(pages, np.where(slots < 0, last, slots), key, value)
+    def write(self, plane: Array, slots: Array, tokens: Array) -> None:
+        super().write(plane, np.where(slots < 0, plane.shape[1] - 1, slots), tokens)
 
 
 def mended(self: Harness, arrays: Sequence[Thing], options: Mapping[str, Any], lse: bool = False) -> tuple[Thing, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from attnkit_conformance.harness.local import Harness
 from attnkit_conformance.selftest.plain import Array, Plain, unregistered
 from attnkit_conformance.subject import Subject
 
@@ -36,6 +37,11 @@ def fault(name: str, killer: str, parent: type[Plain] = Plain, **members: Any) -
     """Make a mutant of a backend with other members."""
     kind = type(name.title(), (parent,), {"name": name.replace("_", "-"), **members})
     return Mutant(name, killer, lambda: unregistered(kind()))
+
+
+def harnessed(name: str, killer: str, kind: type[Harness]) -> Mutant:
+    """Make a mutant of what lies between the correct backend and its callers."""
+    return Mutant(name, killer, lambda: Subject(kind(name.replace("_", "-"), Plain(), Plain())))
 
 
 def first(array: Array, axis: int) -> Array:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod
 
+from attnkit_conformance.haste import hastily
 from attnkit_conformance.items import Item, items
 from attnkit_conformance.requirements import requirements
 from attnkit_conformance.selftest.faults import Mutant
@@ -151,8 +152,8 @@ def kill(mutant: Mutant, requirement: str, *, seed: int = 0) -> Kill:
 
 
 def first_failure(subject: Subject, chosen: Sequence[Item]) -> tuple[int, Item | None, Exception | None]:
-    """Run items until one fails; give how many were run, which one failed, and how."""
-    with warnings.catch_warnings():
+    """Run items until one fails; give how many were run, which one failed, and how, in the first words for it."""
+    with warnings.catch_warnings(), hastily():
         warnings.simplefilter("ignore")  # a fault is caught by what it gives, not by what NumPy thinks of it
         for number, item in enumerate(chosen, 1):
             error = failure(subject, item)

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 import attnkit as ak
-from attnkit.cache import ContiguousCache
-from attnkit_conformance.selftest.cache_mutants import CountsFirst, FaultyCaches, with_layer
 from attnkit_conformance.selftest.gate import cheapest_first, first_failure
+from attnkit_conformance.selftest.own_faults import (
+    Advances,
+    CropsTooMuch,
+    OverCrops,
+    RepeatsNothing,
+    SharesTheTail,
+    WrapsPadding,
+)
 from attnkit_conformance.selftest.plain import EVERYTHING, Array, Plain, unregistered
 from attnkit_conformance.subject import Subject
 
@@ -131,20 +136,8 @@ class BarelyCorrelated(Plain):
         return super().finish(0.13 * output + np.sqrt(1 - 0.13**2) * noise, query, request)
 
 
-class OverCropping(ContiguousCache):
-    """Takes a number off its counters without a look at what they hold."""
-
-    def drop(self, count: Any) -> None:
-        """Count down."""
-        self._set_counts(self._counts - count)
-
-
 def _backend(kind: type[Plain]) -> Callable[[], Subject]:
     return lambda: unregistered(kind())
-
-
-def _cache(name: str, cache: type[ContiguousCache]) -> Callable[[], Subject]:
-    return lambda: Subject(FaultyCaches(name, Plain, cache))
 
 
 KNOWN_FAULTS = (
@@ -159,12 +152,21 @@ KNOWN_FAULTS = (
     ),
     KnownFault(
         "an over-long crop leaves -2 tokens", "ATTN-CACHE-CUT-002", "more than is held",
-        _cache("over-cropping", OverCropping),
+        _backend(OverCrops),
     ),
     KnownFault(
         "an overflow raises after the cache has advanced", "ATTN-CACHE-FAIL-001", "before anything is written",
-        _cache("advancing", with_layer(CountsFirst)),
+        _backend(Advances),
     ),
+    KnownFault(
+        "a quantised crop counts 9 tokens and holds 7", "ATTN-CACHE-CODEC-004", "are the same tokens",
+        _backend(CropsTooMuch),
+    ),
+    KnownFault(
+        "padding is written over the last token", "ATTN-CACHE-APPEND-004", "never wrapped", _backend(WrapsPadding)
+    ),
+    KnownFault("forks share a page", "ATTN-CACHE-FORK-001", "may diverge at once", _backend(SharesTheTail)),
+    KnownFault("repeating does nothing", "ATTN-CACHE-BATCH-001", "as in a list", _backend(RepeatsNothing)),
     KnownFault(
         "top-left causal in decoding", "ATTN-CAUSAL-001", "bottom-right alignment", _backend(TopLeftInDecoding)
     ),

@@ -16,6 +16,7 @@ import numpy as np
 
 import attnkit as ak
 from attnkit_conformance.results import Status
+from attnkit_conformance.selftest.own_faults import CropsTooMuch, SharesTheTail, WrapsPadding
 from attnkit_conformance.selftest.plain import EVERYTHING, Array, Plain
 
 
@@ -266,4 +267,7 @@ MINIATURES = (
     Miniature(MemoisesByPointer, ("ATTN-MEM-001",)),
     Miniature(SaysYesAndRefuses, ("ATTN-AGREE-001",), only=("*[[]requests[0-4]-*",)),
     Miniature(SaysNoAndAnswers, ("ATTN-AGREE-001",), only=("*[[]requests[0-4]-*",)),
+    Miniature(CropsTooMuch, ("ATTN-CACHE-CODEC-004",)),
+    Miniature(WrapsPadding, ("ATTN-CACHE-APPEND-004",)),
+    Miniature(SharesTheTail, ("ATTN-CACHE-FORK-001",)),
 )

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 
 import attnkit as ak
-from attnkit.cache import ContiguousCache
 from attnkit_conformance.harness.local import Harness, Thing
-from attnkit_conformance.selftest.cache_mutants import fault as cache_fault
-from attnkit_conformance.selftest.faults import Mutant, fault
+from attnkit_conformance.selftest.faults import fault, harnessed
+from attnkit_conformance.selftest.faulty_caches import cache_fault
 from attnkit_conformance.selftest.plain import Array, Plain
 from attnkit_conformance.selftest.refusal_mutants import refusing, without
-from attnkit_conformance.subject import Subject
 
 
 class SinksLost(Plain):
@@ -192,34 +190,32 @@ class Limitless(Harness):
         return super().packed(arrays, kept)
 
 
-class CutUndone(ContiguousCache):
+class CutUndone(ak.KVCache):
     """Takes the lengths from before a cut where sequences are reordered right after it."""
 
+    _cut: Any = (None, None)
+
     def truncate(self, length: Any) -> None:
-        before = self._counts.copy()
+        before = self.counters
         super().truncate(length)
-        self._before = before, self._counts.copy()
+        self._cut = before, self.counters
 
     def reorder(self, indices: Any) -> None:
-        before, after = self.__dict__.pop("_before", (None, None))
-        cut = before is not None and (self._counts == after).all()
+        before, after = self._cut
+        undone = after is self.counters
         super().reorder(indices)
-        if cut:
-            self._counts[:] = before[:, np.asarray(indices)]
+        if undone:
+            self._commit(before.arranged(np.asarray(indices).tolist()))
 
 
-class TenthLost(ak.CacheLayer):
-    """Loses the keys of its tenth append."""
+class FifthLost(ak.CacheLayer):
+    """Loses the keys of the fifth append."""
 
     _appends = 0
 
     def append(self, key: Array, value: Array, *, lengths: Any = None) -> None:
         self._appends += 1
-        super().append(0 * key if self._appends == 10 else key, value, lengths=lengths)
-
-
-def harnessed(name: str, killer: str, kind: type[Harness]) -> Mutant:
-    return Mutant(name, killer, lambda: Subject(kind(name.replace("_", "-"), Plain(), Plain())))
+        super().append(0 * key if self._appends == 5 else key, value, lengths=lengths)
 
 
 PROBE_MUTANTS = [
@@ -252,5 +248,5 @@ PROBE_MUTANTS = [
     fault("two_buffers_in_turn", "TestMemory::test_results_last", TwoBuffers),
     fault("last_key_before_a_tile_dropped", "TestSearch", BeforeTile),
     cache_fault("cut_undone_by_reorder", "TestCacheMachine::test_histories", CutUndone),
-    cache_fault("tenth_append_lost", "TestCacheMachine::test_long_histories", layer=TenthLost),
+    cache_fault("fifth_append_lost", "TestCacheMachine::test_long_histories", layer=FifthLost),
 ]  # fmt: skip

@@ -2,137 +2,134 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 import attnkit as ak
 from attnkit.cache import ContiguousCache
-from attnkit_conformance.selftest.cache_mutants import fault
+from attnkit.cache.layout import Rows
+from attnkit.cache.pieces import PieceCache, Pieces
+from attnkit.pages import Span
+from attnkit_conformance.selftest.faulty_caches import cache_fault as fault
+from attnkit_conformance.selftest.faulty_caches import lengths
 from attnkit_conformance.selftest.plain import Array
 
 
-class TruncateOneMore(ContiguousCache):
+class TruncateOneMore(ak.KVCache):
     """Keeps one token too many."""
 
     def truncate(self, length: Any) -> None:
-        kept = np.minimum(np.asarray(length) + 1, self.stored) if np.min(length) >= 0 else length
-        super().truncate(kept if np.max(length) <= self.stored.min() else length)
+        kept = np.minimum(np.asarray(length) + 1, self.next_position) if np.min(length) >= 0 else length
+        super().truncate(kept if np.max(length) <= self.next_position.min() else length)
 
 
-class TruncateOneLess(ContiguousCache):
+class TruncateOneLess(ak.KVCache):
     """Keeps one token too few."""
 
     def truncate(self, length: Any) -> None:
-        super().truncate(np.broadcast_to(np.maximum(np.asarray(length) - 1, 0), (self.config.batch_size,)).copy())
+        super().truncate(lengths(np.maximum(np.asarray(length) - 1, 0), self.batch_size))
 
 
-class TruncateUnchecked(ContiguousCache):
+class TruncateUnchecked(ak.KVCache):
     """Counts tokens that were never there."""
 
     def truncate(self, length: Any) -> None:
-        self._set_counts(length)
+        self._commit(self.counters.truncated(lengths(length, self.batch_size), self.counters.gone))
 
 
-class FirstLayerOnly(ContiguousCache):
+class FirstLayerOnly(ak.KVCache):
     """Truncates the first layer and forgets the others."""
 
     def truncate(self, length: Any) -> None:
-        others = self._counts[1:].copy()
+        others = self.counters.next[1:].copy()
         super().truncate(length)
-        self._counts[1:] = others
+        self.counters.next[1:] = others
+        self.moved()
 
 
-class KeysOnly(ContiguousCache):
+class KeysOnly(ak.KVCache):
     """Reorders keys and leaves values where they are."""
 
-    def _copy(self, layer: int, source: Array, counts: Array) -> ak.Pages:
-        fresh = super()._copy(layer, source, counts)
-        fresh.value[...] = self.pages[layer].value
-        return fresh
+    def reorder(self, indices: Array) -> None:
+        values = [layer.read()[1] for layer in self]
+        super().reorder(indices)
+        for layer, value in zip(self, values, strict=True):
+            slots = layer.table().slots
+            self.pages[layer.number].value.write(self.backend, slots, value[:, :, : slots.shape[1]])
 
 
-class InPlaceReorder(ContiguousCache):
+class InPlaceReorder(PieceCache):
     """Reorders in place, reading what it has overwritten."""
 
-    def reorder(self, indices: Array) -> None:
-        source = np.asarray(indices)
-        super().reorder(np.arange(self.config.batch_size) if source.max() < self.config.batch_size else indices)
-        for pages in self.pages:
-            for b, index in enumerate(source):
-                pages.key[b], pages.value[b] = pages.key[index], pages.value[index]
-        self._set_counts(self._counts[:, source])
+    def arrange(self, source: Rows) -> None:
+        if len(source) != self.batch_size or None in source:
+            super().arrange(source)
+            return
+        rows = self.pieces.rows
+        for target, row in enumerate(source):
+            self._copy_pages(self.pieces, [(rows[row or 0], rows[target])])
 
 
-class SharedBeams(ContiguousCache):
+class SharedBeams(PieceCache):
     """Lets duplicated sequences share their page."""
 
-    index: Array | None = None
-
-    def reorder(self, indices: Array) -> None:
-        self.index = self.table().index[np.asarray(indices), 0]
-        self._set_counts(self._counts[:, np.asarray(indices)])
-
-    def slots(self, pages: ak.Pages, start: Array, count: int) -> Array:
-        first = self.table().index[:, 0] * pages.page_size + start
-        return first[:, None] + np.arange(count)[None, :]
-
-    def table(self) -> ak.PageTable:
-        batch = self.config.batch_size
-        index = np.arange(batch) if self.index is None else self.index
-        return ak.PageTable(index[:, None], np.zeros(batch, np.int64))
+    def arrange(self, source: Rows) -> None:
+        if None in source:
+            super().arrange(source)
+            return
+        self.become(Pieces(self.pieces.pages, [self.pieces.rows[row or 0] for row in source]))
 
 
-class CountsStay(ContiguousCache):
+class CountsStay(ak.KVCache):
     """Reorders tokens and leaves the lengths where they are."""
 
     def reorder(self, indices: Array) -> None:
-        counts = self._counts.copy()
+        before = self.counters
         super().reorder(indices)
-        self._set_counts(counts)
+        self._commit(before)
 
 
-class OneStorage(ContiguousCache):
+class OneStorage(PieceCache):
     """Ignores the number of a layer."""
 
-    def initial_pages(self) -> list[ak.Pages]:
-        return super().initial_pages()[:1] * self.config.num_layers
-
-    def reserve(self, needed: Array) -> list[ak.Pages]:
-        return super().reserve(needed)[:1] * self.config.num_layers
+    def fresh(self, batch: int, size: int) -> Pieces:
+        pages, rows = super().fresh(batch, size)
+        return Pieces(pages[:1] * len(pages), rows)
 
 
 class Wrapping(ContiguousCache):
     """Starts again from the front when it is full."""
 
-    def reserve(self, needed: Array) -> list[ak.Pages]:
-        return self.pages if self.config.max_length else super().reserve(needed)
+    def room_for(self, start: Array, taken: Array) -> Pieces:
+        return self.pieces if self.config.max_length else super().room_for(start, taken)
 
-    def slots(self, pages: ak.Pages, start: Array, count: int) -> Array:
-        first = np.arange(self.config.batch_size)[:, None] * pages.page_size
-        return first + (start[:, None] + np.arange(count)[None, :]) % max(pages.page_size, 1)
+    def places(self, start: int, stop: int) -> Iterator[Span]:
+        size = self.config.max_length or stop + 1
+        return ((place % size, place % size + 1) for place in range(start, stop))
 
 
 class GrowsEmpty(ContiguousCache):
     """Grows without taking the old tokens along."""
 
-    def _grown(self, capacity: int) -> list[ak.Pages]:
-        return self._allocate(capacity)
+    def copied(self, source: Rows, size: int | None = None) -> Pieces:
+        return super().copied(source) if size is None else self.fresh(len(source), size)
 
 
-class LongestLayer(ContiguousCache):
+class LongestLayer(ak.KVCache):
     """Reports the longest layer."""
 
     @property
     def stored(self) -> Array:
-        return self._counts.max(axis=0)
+        return np.asarray(self.counters.stored.max(axis=0))
 
 
-class ResetKeepsCounters(ContiguousCache):
+class ResetKeepsCounters(PieceCache):
     """Throws the tokens away and goes on counting them."""
 
     def reset(self) -> None:
-        self.pages = [type(pages)(pages.key * 0, pages.value * 0) for pages in self.pages]
+        self.become(self.fresh(self.batch_size, self.pieces.size))
 
 
 STACK_MUTANTS = [

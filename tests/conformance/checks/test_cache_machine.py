@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnkit.cache import ContiguousCache
-from attnkit_conformance.cache_model import CacheCase, History
-from attnkit_conformance.checks.cache_machine import HISTORIES
+from attnkit.cache import ContiguousCache, PagedCache
+from attnkit_conformance.cache_case import CacheCase
+from attnkit_conformance.cache_model import History
+from attnkit_conformance.checks.cache_machine import HISTORIES, LAYOUTS
 from attnkit_conformance.histories import explore
-from attnkit_conformance.selftest.cache_mutants import FaultyCaches
+from attnkit_conformance.selftest.faulty_caches import cache_fault
 from attnkit_conformance.selftest.plain import Plain, unregistered
-from attnkit_conformance.subject import Subject
 
 RAGGED = next(case for case in HISTORIES if case.ragged)
+PAGED = LAYOUTS[0]
 
 
 class DropsOneMore(ContiguousCache):
@@ -24,28 +25,49 @@ class DropsOneMore(ContiguousCache):
     def drop(self, count: Any) -> None:
         super().drop(count)
         if (np.asarray(count) > 2).any():
-            self._counts[:] = np.maximum(self._counts - 1, 0)
+            super().drop(np.minimum(self.next_position, 1))
+
+
+class ForksTheFirst(PagedCache):
+    """Copies the first sequence, whichever is asked for."""
+
+    def fork(self, sequence: int) -> int:
+        del sequence
+        return super().fork(0)
+
+
+def program(error: BaseException) -> list[str]:
+    return [line.strip() for line in str(error).partition("after this program:\n")[2].splitlines()]
 
 
 def test_a_failure_is_told_as_a_straight_line_program() -> None:
-    subject = Subject(FaultyCaches("drops-one-more", Plain, DropsOneMore))
+    subject = cache_fault("drops_one_more", "TestCacheMachine", DropsOneMore).subject()
     with pytest.raises(AssertionError) as caught:
         explore(subject, HISTORIES[0], 1, examples=30, steps=12)
-    told = str(caught.value).partition("after this program:\n")[2].splitlines()
-    assert told == [
-        f"    cache = ak.make_cache(ak.KVCacheConfig({_config(HISTORIES[0])}))",
-        "    cache[0].append(*tokens(4))",
-        "    cache.drop(3)",
+    assert program(caught.value) == [
+        f"cache = ak.make_cache(ak.KVCacheConfig({_config(HISTORIES[0])}))",
+        "cache[0].append(*tokens(4))",
+        "cache.drop(3)",
     ]
+
+
+def test_steps_about_sequences_are_part_of_the_program() -> None:
+    subject = cache_fault("forks_the_first", "TestCacheMachine", ForksTheFirst).subject()
+    with pytest.raises(AssertionError) as caught:
+        explore(subject, PAGED, 1, examples=30, steps=12)
+    told = program(caught.value)
+    assert told[0] == f"cache = ak.make_cache(ak.KVCacheConfig({_config(PAGED)}))"
+    assert told[-1] == "cache.fork(1)"
+    assert len(told) <= 4
 
 
 def test_an_exception_of_a_cache_is_told_with_its_kind() -> None:
     class Breaks(ContiguousCache):
-        def reset(self) -> None:
-            raise ZeroDivisionError("reset")
+        def snapshot(self) -> Any:
+            raise ZeroDivisionError("snapshot")
 
-    subject = Subject(FaultyCaches("breaks", Plain, Breaks))
-    with pytest.raises(AssertionError, match=r"(?s)ZeroDivisionError: reset\nafter this program:.*cache\.reset\(\)$"):
+    subject = cache_fault("breaks", "TestCacheMachine", Breaks).subject()
+    with pytest.raises(AssertionError, match=r"(?s)ZeroDivisionError: snapshot\nafter this program:.*snapshot\(\)$"):
         explore(subject, HISTORIES[0], 1, examples=10, steps=8)
 
 
@@ -65,13 +87,16 @@ def test_an_uneven_stack_drops_from_what_every_layer_holds() -> None:
     model.extend(4)
     model.append(model.tokens(2), layer=0)
     assert model.least().tolist() == [4, 4]
+    assert not model.is_even
     model.drop(1)
     model.check()
+    assert model.is_even
     assert model.lengths(0).tolist() == model.lengths(1).tolist() == [3, 3]
 
 
 def test_names_tell_histories_apart() -> None:
-    assert len({str(case) for case in HISTORIES}) == len(HISTORIES)
+    every = [*HISTORIES, *LAYOUTS]
+    assert len({str(case) for case in every}) == len(every)
 
 
 def _config(case: CacheCase) -> str:

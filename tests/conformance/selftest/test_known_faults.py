@@ -22,8 +22,8 @@ def test_a_correct_backend_is_not(fault: KnownFault) -> None:
     assert first_failure(unregistered(Plain()), cheapest_first(fault.requirement))[1] is None
 
 
-def test_there_are_nine() -> None:
-    assert len({fault.name for fault in KNOWN_FAULTS}) == 9
+def test_there_are_thirteen() -> None:
+    assert len({fault.name for fault in KNOWN_FAULTS}) == 13
     assert {fault.requirement for fault in KNOWN_FAULTS} <= {requirement.id for requirement in requirements()}
 
 
@@ -43,6 +43,10 @@ FIRST = {
     "a window of W + 1 in decoding only": None,
     "an over-long crop leaves -2 tokens": "ATTN-CACHE-CUT-002",
     "an overflow raises after the cache has advanced": "ATTN-CACHE-FAIL-001",
+    "a quantised crop counts 9 tokens and holds 7": "ATTN-CACHE-CODEC-003",  # which cuts what it encoded
+    "padding is written over the last token": None,  # the core has no lengths
+    "forks share a page": "ATTN-CACHE-ATTEND-001",  # in which a sequence is copied too
+    "repeating does nothing": "ATTN-CACHE-BATCH-001",
     "top-left causal in decoding": "ATTN-CAUSAL-001",
     "an output of zeros": "ATTN-API-002",
     "a correlation of 0.13": "ATTN-API-002",
