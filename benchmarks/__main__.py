@@ -2,6 +2,8 @@
 
 Exit code 1 where a bar is missed. Ratios are of medians taken in turns in one process; absolute times are the least of
 many rounds, since noise only adds.
+
+``python -m benchmarks soak [--steps N] [--seed N]``: use caches at random instead; exit code 1 where one fails.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import json
 import platform
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +20,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from benchmarks import decode, field, hf_generate, overhead, prefill, torch_backend
+from benchmarks import cache_models, caches, decode, field, hf_generate, overhead, prefill, soak, torch_backend
 from benchmarks.results import Benchmark, Result, table
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -30,6 +33,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "growth": decode.grows_with_the_read,
     "append": decode.append_is_flat,
     "model": decode.real_model,
+    "caches": caches.decode_steps,
+    "fork": caches.fork,
+    "cache-models": cache_models.decode,
     "torch-prefill": torch_backend.prefill,
     "torch-decode": torch_backend.decode,
     "torch-window": torch_backend.window,
@@ -38,21 +44,28 @@ BENCHMARKS: dict[str, Benchmark] = {
     "transformers": hf_generate.against_transformers,
     "field": field.against_torch,
 }
+_SOAK = "soak"  # only where it is named: it takes as long as it is told to
 
 
 def main(
-    names: Annotated[list[str] | None, typer.Argument(help=f"Which of: {', '.join(BENCHMARKS)}; default: all.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help=f"Which of: {', '.join(BENCHMARKS)}; default: all. Or {_SOAK}: random use of caches."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help=f"How many steps {_SOAK} takes.")] = 1_000_000,
+    seed: Annotated[int, typer.Option(min=0, help="Where its random numbers begin.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the results there as JSON.")] = None,
 ) -> None:
     """Measure the bars side by side and print a table."""
-    unknown = sorted(set(names or ()) - set(BENCHMARKS))
+    known = {**BENCHMARKS, _SOAK: partial(soak.against_lists, steps, seed)}
+    unknown = sorted(set(names or ()) - set(known))
     if unknown:
-        raise typer.BadParameter(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+        raise typer.BadParameter(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")
     console, results = Console(), []
     console.width = max(console.width, 140)  # a pipe has no width of its own
     for name in names or BENCHMARKS:
         with console.status(name):
-            results += list(BENCHMARKS[name]())
+            results += list(known[name]())
     console.print(table(results))
     if json_path:
         json_path.write_text(json.dumps(_report(results), indent=2) + "\n")

@@ -14,8 +14,8 @@ import numpy as np
 from attnkit_numpy.layout import Array
 from attnkit_numpy.scratch import SCRATCH
 
-# Up to so many jumps, runs of tokens are copied one by one: faster than page by page, and not a slot too many.
-_FEW_JUMPS = 4
+# From so many tokens on, on average, runs are copied one by one: a copy in a loop starts late, and then goes faster.
+_LONG_RUN = 128
 
 
 class Trail:
@@ -25,7 +25,7 @@ class Trail:
         self._slots = slots
         jumps = np.flatnonzero(slots[1:] - slots[:-1] != 1) + 1
         self._jumps: list[int] = jumps.tolist()  # the tokens that do not lie right behind the one before
-        paged = len(jumps) > _FEW_JUMPS and size > 1 and _from_page_to_page(slots, jumps, size)
+        paged = 1 < size and self.mean_run < _LONG_RUN and _from_page_to_page(slots, jumps, size)
         self._size = size if paged else 1
         self._pages: Array = slots[::size] // size if paged else slots
 
@@ -46,7 +46,7 @@ class Trail:
         jumps = self._jumps[bisect_right(self._jumps, start) : bisect_right(self._jumps, stop - 1)]
         if not jumps:
             return self._run(plane, start, stop)
-        if len(jumps) > _FEW_JUMPS:
+        if len(jumps) * _LONG_RUN > stop - start:
             return self._copy_pages(plane, start, stop)
         heads, _, features = plane.shape
         found = _scratch(heads, stop - start, features, plane.dtype)
@@ -64,14 +64,14 @@ class Trail:
         size, (heads, _, features) = self._size, plane.shape
         first, last = start // size, -(-stop // size)
         found = _scratch(heads, last - first, size * features, plane.dtype)
-        # To raise errors, NumPy would copy once more.
+        # "clip", as NumPy copies once more where it may have to raise an error.
         plane.reshape(heads, -1, size * features).take(self._pages[first:last], 1, found, "clip")
         return found.reshape(heads, -1, features)[:, start - first * size : stop - first * size]
 
 
 def _from_page_to_page(slots: Array, jumps: Array, size: int) -> bool:
     """Tell whether the slots begin with a page, and jump from the end of one page to the beginning of another alone."""
-    return not (slots[0] % size or (jumps % size).any() or (slots[jumps] % size).any())
+    return not ((slots[:1] % size).any() or (jumps % size).any() or (slots[jumps] % size).any())
 
 
 def _scratch(heads: int, count: int, features: int, dtype: np.dtype[Any]) -> Array:

@@ -80,8 +80,11 @@ class Tensors(NamedTuple):
 
     @property
     def most(self) -> int:
-        """All keys."""
-        return max(1, int(self.key.shape[2]))
+        """All keys, unless a product copies them first: matrices of a batch have to lie at equal steps."""
+        batch, heads, keys, size = map(int, self.key.shape)
+        if batch == 1 or heads == 1 or self.key.stride(0) == heads * self.key.stride(1):
+            return max(1, keys)
+        return _most_copied(batch * heads * size, self.key.device)
 
     def whole(self, first: int, last: int) -> Iterator[Tensors]:
         """Give keys ``[first, last)`` in one piece."""
@@ -101,6 +104,11 @@ class Stored(NamedTuple):
 
 Keys: TypeAlias = Tensor | Stored
 """Keys, or values, ``[B, K, n, D]``."""
+
+
+def _most_copied(elements: int, device: torch.device) -> int:
+    """Give how many keys of so many elements each are copied at a time."""
+    return max(_FEWEST, _COPIED.get(device.type, _MANY_COPIED) // elements)
 
 
 def source_of(key: Keys, value: Keys) -> Source:
@@ -172,8 +180,7 @@ class SlotReader(NamedTuple):
     def most(self) -> int:
         """Keys whose copies stay in the processor's cache."""
         heads = self.lane.batch * int(self.lane.heads.stop - self.lane.heads.start)
-        copied = _COPIED.get(self.key.arrays[0].device.type, _MANY_COPIED)
-        return max(_FEWEST, copied // (heads * max(self.key.size, self.value.size)))
+        return _most_copied(heads * max(self.key.size, self.value.size), self.key.arrays[0].device)
 
     def whole(self, first: int, last: int) -> Iterator[Tensors]:
         """Give keys ``[first, last)``; without codecs a long span is one piece."""

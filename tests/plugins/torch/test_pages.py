@@ -163,7 +163,7 @@ def test_codes_are_decoded_piece_by_piece(
 
 
 @pytest.mark.parametrize("path", ["sdpa", "tiled", "decode", "dense", "flex"])
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", ["native", "int4"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_path_attends_over_pages(calls: Any, path: str, codec: str, layout: str) -> None:
     case = plain(calls, 4, 3, "float32")
@@ -232,8 +232,8 @@ class Largest(TorchDispatchMode):
         return found
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("codec", ["native", "int8"])
+@pytest.mark.parametrize("layout", ["span", "rows", "ring", "slots", "pages of 16"])
 @pytest.mark.parametrize("options", [{}, {"softcap": 5.0}], ids=["kernel", "written out"])
 def test_a_step_never_copies_the_history(calls: Any, codec: str, layout: str, options: dict[str, Any]) -> None:
     """What a step needs beside the pages is a piece of them, however long they are."""
