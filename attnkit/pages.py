@@ -146,10 +146,11 @@ class SlotTable:
         """Slots of the tokens, ``[B, n]``; ``-1`` past the end of a shorter sequence."""
         slots = np.full((len(self.spans), self.longest), -1, np.int64)
         for row, spans in zip(slots, self.spans, strict=True):
-            found = 0
-            for start, stop in spans:
-                row[found : found + stop - start] = np.arange(start, stop)
-                found += stop - start
+            if spans:
+                starts, stops = np.array(spans, np.int64).T
+                ends = np.cumsum(stops - starts)
+                shifts = starts - np.append(0, ends[:-1])  # from a token's place in the sequence to its slot
+                row[: ends[-1]] = np.arange(ends[-1]) + np.repeat(shifts, stops - starts)
         return slots
 
     @cached_property

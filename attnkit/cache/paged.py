@@ -58,11 +58,11 @@ class PagedCache(KVCache):
     @property
     def capacity(self) -> IntArray:
         """Tokens that each sequence has room for, ``[B]``, if it alone takes what is free in the pool."""
-        least, most = self.counters.next.min(axis=0).tolist(), self.counters.next.max(axis=0).tolist()
-        with self.pool.lock:
-            free = self.pool.free
-            room = np.array(list(map(self._room, self._held.rows, least, most, [free] * self.batch_size)), np.int64)
-        return room if self.config.max_length is None else np.minimum(room, self.config.max_length)
+        with self.lock, self.pool.lock:
+            free, counts = self.pool.free, self.counters.next.T.tolist()
+            room = [self._room(row, free, count) for row, count in zip(self._held.rows, counts, strict=True)]
+        most = self.config.max_length
+        return np.array(room if most is None else [min(count, most) for count in room], np.int64)
 
     def spans(self, sequence: int, start: int, stop: int) -> Iterator[Span]:
         """Give the slots of the positions ``start .. stop`` of a sequence."""
@@ -193,11 +193,11 @@ class PagedCache(KVCache):
         """Give the pages that hold a beginning of ``tokens``, of no more than a sequence of this cache may hold."""
         return self.pool.prefix.match(tokens[: self.config.max_length])
 
-    def _room(self, row: Row, least: int, most: int, free: int) -> int:
-        """Give how many tokens a row may come to hold, whose layers hold ``least`` to ``most`` now."""
-        pool = self.pool
-        copies = sum(pool.frames.holders(page) > 1 for page in row[least // pool.page_size :])
-        return (len(row) + free - copies) * pool.page_size if copies <= free else most
+    def _room(self, row: Row, free: int, counts: list[int]) -> int:
+        """Give how many tokens a row may come to hold, whose layers hold ``counts`` now; shared pages are copied."""
+        size, holders = self.pool.page_size, self.pool.frames.holders
+        copies = sum(holders(page) > 1 for page in row[min(counts) // size :])
+        return (len(row) + free - copies) * size if copies <= free else max(counts)
 
     def _extended(self, start: list[int], stop: list[int]) -> Extension:
         """Take the pages for positions ``start .. stop`` of every sequence; all or nothing."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,48 +15,9 @@ from attnkit_conformance.cache_case import CacheCase
 from attnkit_conformance.cache_layouts import Paged
 from attnkit_conformance.cache_pool_model import Pages, PoolModel
 from attnkit_conformance.cache_rows import Row, Tokens
+from attnkit_conformance.cache_state import Ragged, Rows, State, Text
 from attnkit_conformance.cache_truth import Places
 from attnkit_conformance.cases import Array
-
-Rows = Sequence[int | None]
-
-
-class Ragged(NamedTuple):
-    """The query lengths that follow an append with lengths: of ``tokens`` queries each sequence has ``taken [B]``.
-
-    ``None``: nothing says what they are, since a sequence came that had no part in the append.
-    """
-
-    tokens: int
-    taken: Array | None
-
-
-@dataclass(frozen=True)
-class State:
-    """Everything that a snapshot must bring back; nothing in it ever changes.
-
-    Attributes
-    ----------
-    layers
-        The sequences of each layer.
-    ragged
-        What the last append of each layer left to the next query.
-    """
-
-    layers: tuple[tuple[Row, ...], ...]
-    ragged: tuple[Ragged | None, ...]
-
-
-class Text(NamedTuple):
-    """The beginning of a sequence by its token ids, and what it is in the layers."""
-
-    tokens: tuple[int, ...]
-    rows: tuple[Row, ...]
-
-    def common(self, tokens: Sequence[int]) -> int:
-        """Give how many of the first tokens are the same."""
-        pairs = zip(self.tokens, tokens, strict=False)
-        return next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(self.tokens), len(tokens)))
 
 
 class Lists:
@@ -164,7 +123,7 @@ class Lists:
     def arrange(self, source: Rows) -> None:
         """Let row ``i`` be what was row ``source[i]``; ``None``: an empty one."""
         layers = tuple(tuple(self._empty if row is None else rows[row] for row in source) for rows in self.state.layers)
-        ragged = tuple(None if left is None else _arranged(left, source) for left in self.state.ragged)
+        ragged = tuple(None if left is None else left.arranged(source) for left in self.state.ragged)
         self.state = State(layers, ragged)
         if self.pool is not None:
             self.pool.arrange(source)
@@ -276,11 +235,3 @@ def _pool(case: CacheCase) -> PoolModel | None:
         return None
     size = layout.num_pages or case.batch * layout.pages(case.max_length)
     return PoolModel(layout, size, [()] * case.batch)
-
-
-def _arranged(left: Ragged, source: Rows) -> Ragged | None:
-    if left.taken is None:
-        return left
-    if not len(left.taken):  # nobody took anything, so nothing is left to the next query
-        return None
-    return Ragged(left.tokens, np.array([0 if row is None else left.taken[row] for row in source], np.int64))

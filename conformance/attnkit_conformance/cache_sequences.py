@@ -14,9 +14,10 @@ import numpy as np
 
 import attnkit as ak
 from attnkit_conformance.cache_case import CacheCase
-from attnkit_conformance.cache_lists import Lists, Rows, State
+from attnkit_conformance.cache_lists import Lists
 from attnkit_conformance.cache_pool_model import Pages
 from attnkit_conformance.cache_rows import Row
+from attnkit_conformance.cache_state import Rows, State
 from attnkit_conformance.caches import CacheUnderTest
 from attnkit_conformance.cases import Array
 from attnkit_conformance.compare import assert_equal

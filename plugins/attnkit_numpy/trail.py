@@ -25,7 +25,7 @@ class Trail:
         self._slots = slots
         jumps = np.flatnonzero(slots[1:] - slots[:-1] != 1) + 1
         self._jumps: list[int] = jumps.tolist()  # the tokens that do not lie right behind the one before
-        paged = 1 < size and self.mean_run < _LONG_RUN and _from_page_to_page(slots, jumps, size)
+        paged = size > 1 and self.mean_run < _LONG_RUN and _from_page_to_page(slots, jumps, size)
         self._size = size if paged else 1
         self._pages: Array = slots[::size] // size if paged else slots
 

@@ -125,7 +125,7 @@ def test_a_cache_takes_arrays_of_another_library() -> None:
     for backend, answer in (("numpy", torch.Tensor), ("torch", torch.Tensor)):
         cache = ak.make_cache(ak.KVCacheConfig(num_kv_heads=1, head_dim=8), backend=backend)
         cache[0].append(key, value)
-        assert library_of(cache.pages[0].key) == backend
+        assert library_of(cache.pages[0].planes[0]) == backend
         found = cache[0].attend(query)
         assert type(found) is answer
         torch.testing.assert_close(found, ak.attention(query, key, value, backend="numpy"))

@@ -34,7 +34,8 @@ def test_names_are_unique_within_a_test() -> None:
 
 def test_every_capability_is_asked_about_and_can_be_lacking() -> None:
     halves = frozenset({"float16", "float32"})
-    lacking = ak.Capabilities(dtypes=halves, head_dims=ak.Sizes(16, 64, 16), max_key_length=64)
+    stored = {"layouts": frozenset({"contiguous"}), "codecs": frozenset({"native"})}
+    lacking = ak.Capabilities(dtypes=halves, head_dims=ak.Sizes(16, 64, 16), max_key_length=64, **stored)
     asked = {code for case in all_cases() for code in case.on(lacking).undeclared(lacking)}
     assert asked == {field.name for field in fields(ak.Capabilities)} - PROMISES
 

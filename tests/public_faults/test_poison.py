@@ -49,8 +49,8 @@ def test_slots_that_were_never_written(path, attend, lab, poison) -> None:
     """The unwritten tail of the last page of a cache held NaN patterns; 0 * NaN passed the mask."""
     query, key, value = lab.draw(1, 2, 2, 5)
     cache = ak.make_cache(ak.KVCacheConfig(num_kv_heads=2, head_dim=8, max_length=16), backend=path)
-    cache.pages[0].key[...] = poison
-    cache.pages[0].value[...] = poison
+    for plane in cache.pages[0].planes:
+        plane[...] = poison
     cache[0].append(key, value)
     found = attend.only_if_taken(lambda: cache[0].attend(query, mask=CAUSAL))
     lab.close(found, attend.checked(query, key, value, mask=CAUSAL).output)

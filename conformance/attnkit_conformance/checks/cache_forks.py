@@ -29,7 +29,7 @@ EITHER = [
     _fork("either", ragged=True, max_length=40),
     _fork("either", ragged=True, layout=Ring(4, 5, pinned=1)),
 ]
-SHARING = [_fork("sharing", batch=1, layout=Paged(4, 8)), _fork("sharing", batch=1, layout=Paged(4, 8), layers=2)]
+SHARING = [_fork(f"sharing{layers}", batch=1, layout=Paged(4, 8), layers=layers) for layers in (1, 2)]
 
 
 class TestForks(Checks):

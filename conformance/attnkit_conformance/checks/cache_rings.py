@@ -23,9 +23,9 @@ from attnkit_conformance.structures import causal, chunked, window
 from attnkit_conformance.subject import Subject
 
 
-def _ring(layout: Ring, *, left: int = 0, **fields: object) -> CacheCase:
+def _ring(layout: Ring, label: str = "ring", *, left: int = 0, **fields: object) -> CacheCase:
     options = {"mask": window(left or layout.window)}
-    return cache_case("ring", 40, **{"layout": layout, "options": options, **fields})
+    return cache_case(label, 40, **{"layout": layout, "options": options, **fields})
 
 
 RINGS = [
@@ -37,10 +37,11 @@ RINGS = [
 ]
 WHOLE = [
     *(case for case in RINGS if not case.coded),
-    _ring(Ring(6, 4), left=3),
-    _ring(Ring(8, 4, pinned=2), options={"mask": causal() & window(8) & chunked(16), "softcap": 2.0}),
+    _ring(Ring(6, 4), "ring-narrow", left=3),
+    _ring(Ring(8, 4, pinned=2), "ring-steps", options={"mask": causal() & window(8) & chunked(16), "softcap": 2.0}),
     _ring(
         Ring(8, 4, pinned=2),
+        "ring-terms",
         options={"mask": window(8), "alibi": ak.alibi_slopes(2), "sinks": np.array([0.5, -1], np.float32)},
     ),
     _ring(Ring(6, 4, pinned=2), dtype="bfloat16", pinned=("dtype",)),

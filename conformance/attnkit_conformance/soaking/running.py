@@ -16,7 +16,7 @@ from attnkit_conformance.soaking.setting import Setting
 Outcome = tuple[Counter[str], Exception | None]
 """How many of each operation went well, and what the next step raised."""
 _SHOWN = 40
-_EFFORT = 2000  # steps that may go into leaving some out
+_EFFORT = 1000  # steps that may go into leaving some out
 
 
 def soak(setting: Setting, seed: int, steps: int) -> Counter[str]:
@@ -35,7 +35,7 @@ def soak(setting: Setting, seed: int, steps: int) -> Counter[str]:
 
 
 def replay(setting: Setting, steps: Sequence[tuple[str, int]]) -> None:
-    """Take given steps, as a failure told them.
+    """Take given steps, as a failure told them with the name of its setting.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def _run(setting: Setting, steps: Sequence[Step], program: list[str] | None = No
 def _fail(setting: Setting, seed: int, steps: Sequence[Step], error: Exception) -> NoReturn:
     short = _shortened(setting, steps, error)
     program: list[str] = []
-    _, found = _run(setting, short, program)
+    found = _run(setting, short, program)[1] or error  # where it fails now and then
     left_out = [f"... {len(program) - _SHOWN} lines before"] if len(program) > _SHOWN else []
     told = "\n    ".join([*left_out, *program[-_SHOWN:]])
     raise AssertionError(

@@ -64,7 +64,8 @@ class Setting:
     @property
     def program(self) -> list[str]:
         """How they are made, as a straight line of calls."""
-        given = ", ".join(f"{name}={value!r}" for name, value in self.config.model_dump(exclude_none=True).items())
+        fields = {name: str(value) if isinstance(value, ak.Codec) else value for name, value in self.config}
+        given = ", ".join(f"{name}={value!r}" for name, value in fields.items() if value is not None)
         lines, make = [f"config = ak.KVCacheConfig({given})"], f"ak.make_cache(config, backend={self.backends[0]!r}"
         if self.caches == 1:
             return [*lines, f"cache = {make})"]

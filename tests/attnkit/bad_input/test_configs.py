@@ -53,11 +53,12 @@ CACHE = [
     ("dtype", {**SIZES, "dtype": "int8"}, "dtype", "'float32'", "'int8'"),
     ("dtype class", {**SIZES, "dtype": np.float32}, "dtype", "'float32'", "numpy.float32"),
     ("no layers", {**SIZES, "num_layers": 0}, "num_layers", "greater than 0", "input_value=0"),
-    ("no sequences", {**SIZES, "batch_size": 0}, "batch_size", "greater than 0", "input_value=0"),
+    ("sequences -1", {**SIZES, "batch_size": -1}, "batch_size", "greater than or equal to 0", "input_value=-1"),
     ("no room", {**SIZES, "max_length": 0}, "max_length", "greater than 0", "input_value=0"),
     ("heads missing", {"head_dim": 2}, "num_kv_heads", "Field required"),
     ("value size", {**SIZES, "value_dim": -1}, "value_dim", "greater than 0", "-1"),
-    ("unknown key", {**SIZES, "window": 3}, "window", "Extra inputs are not permitted"),
+    ("unknown key", {**SIZES, "heads": 3}, "heads", "Extra inputs are not permitted"),
+    ("another layout's", {**SIZES, "window": 3}, "window must not be given for layout 'contiguous'"),
 ]
 
 HF = [

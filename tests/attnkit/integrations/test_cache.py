@@ -101,6 +101,19 @@ def test_sequences_change_places(both, owner) -> None:
 
 
 @OWNERS
+def test_sequences_that_stay_are_not_copied(both, owner) -> None:
+    caches = both(owner, max_length=9)
+    caches.update(*tokens(4, batch=3))
+    storage, place = caches.own.layers[0].storage, caches.own.layers[0].keys.data_ptr()
+    caches.do("batch_select_indices", torch.tensor([0, 1]))
+    assert caches.own.layers[0].storage is storage
+    assert caches.own.layers[0].keys.data_ptr() == place
+    assert caches.own.batch_size == 2
+    caches.update(*tokens(1))
+    caches.check()
+
+
+@OWNERS
 def test_a_full_cache_stays_as_it_was(owner) -> None:
     cache = AttnkitCache(backend=owner, max_length=5)
     kept = [part.clone() for part in cache.update(*tokens(4), 0)]
