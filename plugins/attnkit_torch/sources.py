@@ -26,8 +26,8 @@ _FEWEST = 64
 # Slots in a row from which on a kernel reads them where they are, rather than with others in a copy.
 _LONG = 128
 
-# Elements of all keys up to which one copy of everything costs less than reading each sequence by itself, in views or in
-# copies. Float32, on one thread of a machine with AVX2 that did other work too, in microseconds a call, B = 4:
+# Elements of all keys up to which one copy of everything costs less than reading each sequence by itself, in views or
+# in copies. Float32, on one thread of a machine with AVX2 that did other work too, in microseconds a call, B = 4:
 #
 #                              views   copy    copies   copy    slots
 #   K = 3, D = 64   S = 64       584    299      1083    266    consecutive, or shuffled by 16
