@@ -75,7 +75,7 @@ class CacheCase(Case):
     def undeclared(self, capabilities: ak.Capabilities) -> tuple[str, ...]:
         """Give the fields that say no; a cache that cannot be stored is refused before anything else is known."""
         stored = {
-            "dtypes": self.stored_dtype in capabilities.dtypes,
+            "dtypes": {self.stored_dtype, *self._merged_dtypes} <= capabilities.dtypes,
             "layouts": self.layout.name in capabilities.layouts,
             "codecs": {self.codec(half).kind for half in range(2)} <= capabilities.codecs,
         }
@@ -87,7 +87,7 @@ class CacheCase(Case):
         yield from super().features()
         if self.ragged:
             yield "lengths"
-        if self.stored_dtype != self.dtype:
+        if any(dtype != self.stored_dtype for dtype in (self.dtype, *self._merged_dtypes)):
             yield "kv_dtype"
         if self.layout != CONTIGUOUS:
             yield "layouts"
@@ -97,6 +97,13 @@ class CacheCase(Case):
             yield "offsets"
         if self.layout.first:
             yield "lse"
+
+    @property
+    def _merged_dtypes(self) -> tuple[str, ...]:
+        """The element type in which pinned tokens and the rest are attended to apart, before they are merged."""
+        if not self.layout.first:
+            return ()
+        return (self.dtype if self.dtype == "float64" else "float32",)
 
     def config(self) -> dict[str, Any]:
         """Give the fields of the configuration of the cache."""
