@@ -98,11 +98,7 @@ class AttentionConfig(Config):
     def _fill(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        filled = dict(data)
-        for name, source in (("num_kv_heads", "num_heads"), ("value_dim", "head_dim")):
-            if filled.get(name) is None and source in filled:
-                filled[name] = filled[source]
-        return filled
+        return filled_from(data, num_kv_heads="num_heads", value_dim="head_dim")
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
@@ -134,6 +130,15 @@ class AttentionConfig(Config):
         from attnkit.hf_config import attention_fields
 
         return cls(**attention_fields(read_json(source), layer))
+
+
+def filled_from(data: Mapping[str, Any], **sources: str) -> dict[str, Any]:
+    """Give fields in which those that are absent or ``None`` have the value of another, ``name="source"``."""
+    filled = dict(data)
+    for name, source in sources.items():
+        if filled.get(name) is None and source in filled:
+            filled[name] = filled[source]
+    return filled
 
 
 def read_json(source: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.backend import Backend
-from attnkit.cache.config import KVCacheConfig
 from attnkit.cache.counters import Counters
 from attnkit.cache.files import write_image
 from attnkit.cache.image import captured
@@ -44,10 +42,6 @@ class KVCache(Layout):
     Several threads may use one cache: its operations wait for each other.
     """
 
-    def __init__(self, config: KVCacheConfig, choice: str | Backend) -> None:
-        super().__init__(config, choice)
-        self._layers = [CacheLayer(self, number) for number in range(len(self))]
-
     # Layers and counters.
 
     def __len__(self) -> int:
@@ -67,10 +61,10 @@ class KVCache(Layout):
             raise DTypeError(f"layer must be an integer, got {layer!r}")
         if not -len(self) <= layer < len(self):
             raise IndexError(f"layer must lie in 0..{len(self) - 1}, got {layer}")
-        return self._layers[layer]
+        return CacheLayer(self, int(layer) % len(self))
 
     def __iter__(self) -> Iterator[CacheLayer]:
-        return iter(self._layers)
+        return (CacheLayer(self, number) for number in range(len(self)))
 
     @property
     def next_position(self) -> IntArray:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from attnkit.codec import Codec
-from attnkit.config import Config, DType
+from attnkit.config import Config, DType, filled_from
 from attnkit.errors import ShapeError
 from attnkit.structure import FARTHEST
 
@@ -71,9 +71,7 @@ class KVCacheConfig(Config):
     def _fill(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        filled = dict(data)
-        if filled.get("value_dim") is None and "head_dim" in filled:
-            filled["value_dim"] = filled["head_dim"]
+        filled = filled_from(data, value_dim="head_dim")
         codec = filled.pop("codec", None)
         for name in ("key_codec", "value_codec") if codec is not None else ():
             filled.setdefault(name, codec)

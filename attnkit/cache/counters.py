@@ -98,4 +98,6 @@ def _joined(mine: Ragged | None, other: Ragged | None, batch: int) -> Ragged | N
 
 
 def _arranged(ragged: Ragged, rows: IntArray, new: np.ndarray[Any, np.dtype[np.bool_]]) -> Ragged | None:
-    return None if not len(ragged.taken) else Ragged(ragged.tokens, np.where(new, 0, ragged.taken[rows]))
+    if not len(rows) or not len(ragged.taken):
+        return None
+    return Ragged(ragged.tokens, np.where(new, 0, ragged.taken[rows]))

@@ -7,6 +7,7 @@ Axes: ``B`` batch, ``H`` query heads, ``K`` key/value heads, ``T`` new tokens, `
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 Array = Any
 
 
+@dataclass(frozen=True, slots=True)
 class CacheLayer:
     """One layer of a ``KVCache``; ``cache[layer]`` gives it."""
 
-    def __init__(self, cache: Layout, number: int) -> None:
-        self._cache = cache
-        self.number = number
+    _cache: Layout
+    number: int
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
@@ -86,7 +87,7 @@ class CacheLayer:
             longest = slots.shape[1]
             pages.key.write(cache.backend, slots, key[:, :, :longest])
             pages.value.write(cache.backend, slots, value[:, :, :longest])
-        ragged = None if lengths is None else Ragged(tokens, taken)
+        ragged = None if lengths is None or not len(taken) else Ragged(tokens, taken)
         cache.counters = cache.counters.after_append(self.number, taken, cache.gone_after(self.number, taken), ragged)
 
     @locked

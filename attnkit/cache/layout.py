@@ -19,14 +19,13 @@ from attnkit.backend import AttentionOutput, Backend
 from attnkit.cache.attending import attend_table, stored_table
 from attnkit.cache.config import KVCacheConfig
 from attnkit.cache.counters import Counters
-from attnkit.cache.storage import check_declared
+from attnkit.cache.storage import checked_backend
 from attnkit.call import Options
-from attnkit.errors import DTypeError
 from attnkit.pages import IntArray, Pages, SlotTable, Span, melted
-from attnkit.selection import resolve
 
 Array = Any
 Row = tuple[int, ...]
+"""The pages of one sequence, in token order."""
 Rows = Sequence[int | None]
 Positions = tuple[tuple[Span, ...], ...]
 """For each sequence, ranges of positions ``(start, stop)``."""
@@ -58,12 +57,9 @@ class Layout(ABC):
     """
 
     def __init__(self, config: KVCacheConfig, choice: str | Backend) -> None:
-        if not isinstance(config, KVCacheConfig):
-            raise DTypeError(f"config must be a KVCacheConfig, got {type(config).__name__}")
+        self.backend = checked_backend(config, choice)
         self.config = config
         self.choice = choice
-        self.backend = resolve(choice)[0]
-        check_declared(self.backend, config)
         self.lock = RLock()
         self.counters = Counters.empty(config.num_layers, config.batch_size)
         self._tables: dict[Positions, SlotTable] = {}

@@ -11,9 +11,8 @@ from attnkit.cache.contiguous import ContiguousCache
 from attnkit.cache.paged import PagedCache
 from attnkit.cache.pool import PagePool
 from attnkit.cache.ring import RingCache
-from attnkit.cache.storage import check_declared
-from attnkit.errors import DTypeError, ShapeError
-from attnkit.selection import resolve
+from attnkit.cache.storage import checked_backend
+from attnkit.errors import ShapeError
 
 _KINDS: dict[Layout, Callable[[KVCacheConfig, str | Backend], KVCache]] = {
     "contiguous": ContiguousCache,
@@ -30,10 +29,7 @@ def new_cache(config: KVCacheConfig, choice: str | Backend, pool: PagePool | Non
     DTypeError, ShapeError, UnsupportedError
         If the configuration is none, does not go with the pool, or is nothing that the backend can hold.
     """
-    if not isinstance(config, KVCacheConfig):
-        raise DTypeError(f"config must be a KVCacheConfig, got {type(config).__name__}")
-    backend = resolve(choice)[0]
-    check_declared(backend, config)
+    backend = checked_backend(config, choice)
     if pool is not None:
         if config.layout != "paged":
             raise ShapeError(f"pool goes with layout 'paged', got {config.layout!r}")

@@ -14,9 +14,9 @@ import numpy as np
 from attnkit.backend import Backend
 from attnkit.cache.base import KVCache
 from attnkit.cache.config import KVCacheConfig
-from attnkit.cache.layout import Positions, Room, Rows, new_positions, table_of
+from attnkit.cache.layout import Positions, Room, Row, Rows, new_positions, table_of
 from attnkit.cache.locking import locked
-from attnkit.cache.pool import Holding, PagePool, Row
+from attnkit.cache.pool import Holding, PagePool
 from attnkit.checks import row_number
 from attnkit.errors import CacheCapacityError, ShapeError
 from attnkit.pages import IntArray, Pages, SlotTable, Span

@@ -13,7 +13,7 @@ from attnkit.backend import Backend
 from attnkit.cache.base import KVCache
 from attnkit.cache.config import KVCacheConfig
 from attnkit.cache.layout import Room, Row, Rows, new_positions, table_of
-from attnkit.cache.storage import fresh_pages
+from attnkit.cache.storage import copy_all, copy_pages, fresh_pages
 from attnkit.pages import IntArray, Pages, SlotTable, Span, melted
 
 
@@ -108,7 +108,7 @@ class PieceCache(KVCache):
                     moves.append((page, target))
                 page = target
             rows.append(page)
-        self._copy_pages(old, moves)
+        copy_pages(self.backend, old.pages, moves)
         self.become(Pieces(old.pages, rows))
 
     def copied(self, source: Rows, size: int | None = None) -> Pieces:
@@ -143,9 +143,7 @@ class PieceCache(KVCache):
     def put_back(self, held: Pieces) -> None:
         """Store again what ``hold`` kept."""
         fresh = self.fresh(len(held.rows), held.size)
-        every = np.arange(len(held.rows) * held.size)[None]
-        for old, new in zip(held.pages, fresh.pages, strict=True):
-            old.copy(self.backend, every, new, every)
+        copy_all(self.backend, held.pages, fresh.pages)
         self.become(fresh)
 
     def trim(self) -> None:
@@ -166,11 +164,3 @@ class PieceCache(KVCache):
     def _moved(self, span: Span, row: int, start: int) -> Span:
         shift = start - self.pieces.rows[row] * self.pieces.size
         return span[0] + shift, span[1] + shift
-
-    def _copy_pages(self, pieces: Pieces, moves: list[tuple[int, int]]) -> None:
-        """Copy whole pages ``(from, to)`` in every layer."""
-        if moves and pieces.size:
-            source, target = (np.array(numbers) * pieces.size for numbers in zip(*moves, strict=True))
-            inside = np.arange(pieces.size)
-            for pages in pieces.pages:
-                pages.copy(self.backend, source[:, None] + inside, pages, target[:, None] + inside)

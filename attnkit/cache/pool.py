@@ -5,26 +5,20 @@ Several caches of one backend and one shape may take their pages from one pool; 
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from threading import RLock
 
-import numpy as np
-
 from attnkit.backend import Backend
 from attnkit.cache.config import KVCacheConfig
 from attnkit.cache.frames import Frames
+from attnkit.cache.layout import Row
 from attnkit.cache.prefix import PrefixIndex
-from attnkit.cache.storage import check_declared, fresh_pages
-from attnkit.errors import CacheCapacityError, DTypeError, ShapeError
+from attnkit.cache.storage import checked_backend, copy_all, copy_pages, fresh_pages
+from attnkit.errors import CacheCapacityError, ShapeError
 from attnkit.pages import Pages
-from attnkit.selection import resolve
-
-Row = tuple[int, ...]
-"""The pages of one sequence, in token order."""
 
 
 class Holding:
@@ -56,13 +50,10 @@ class PagePool:
     """
 
     def __init__(self, config: KVCacheConfig, *, backend: str | Backend) -> None:
-        if not isinstance(config, KVCacheConfig):
-            raise DTypeError(f"config must be a KVCacheConfig, got {type(config).__name__}")
+        self.backend = checked_backend(config, backend)
         if config.layout != "paged":
             raise ShapeError(f"config must be of layout 'paged', got {config.layout!r}")
         self.config = config
-        self.backend = resolve(backend)[0]
-        check_declared(self.backend, config)
         self.page_size = config.page_size or 1
         self.lock = RLock()
         count = config.pool_pages(0)
@@ -123,9 +114,6 @@ class PagePool:
             If there are not enough.
         """
         self._adopt_orphans()
-        if number > self.frames.free and not self.grows and len(self._held) > 1:
-            gc.collect()  # a cache and its layers know each other, so those that are gone may not be collected yet
-            self._adopt_orphans()
         if number > self.frames.free:
             self._grow(number)
 
@@ -140,11 +128,7 @@ class PagePool:
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages ``(from, to)`` in every layer."""
-        if pairs:
-            inside = np.arange(self.page_size)
-            source, target = (np.array(pages)[:, None] * self.page_size + inside for pages in zip(*pairs, strict=True))
-            for pages in self.pages:
-                pages.copy(self.backend, source, pages, target)
+        copy_pages(self.backend, self.pages, pairs)
 
     def register(self, holding: Holding) -> None:
         """Know a holder, until it is collected."""
@@ -173,9 +157,7 @@ class PagePool:
             )
         larger = config.pool_pages(self.frames.used + number)
         pages = self._allocated(larger)
-        every = np.arange(count * self.page_size)[None]
-        for old, new in zip(self.pages, pages, strict=True):
-            old.copy(self.backend, every, new, every)
+        copy_all(self.backend, self.pages, pages)
         self.frames.grow(larger)
         self.pages = pages
 

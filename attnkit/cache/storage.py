@@ -1,20 +1,37 @@
-"""Storage: what a backend must declare to hold a cache, and fresh pages in it."""
+"""Storage: what a backend must declare to hold a cache, fresh pages in it, and whole pages moved."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
 
 from attnkit.backend import Backend
 from attnkit.cache.config import KVCacheConfig
 from attnkit.capabilities import Capabilities
 from attnkit.codec import Codec
-from attnkit.errors import Reason, UnsupportedError
+from attnkit.errors import DTypeError, Reason, UnsupportedError
 from attnkit.pages import Pages, Planes
+from attnkit.selection import resolve
 
 
-def check_declared(backend: Backend, config: KVCacheConfig) -> None:
-    """Raise ``UnsupportedError`` with every reason why a backend cannot hold a cache."""
+def checked_backend(config: KVCacheConfig, choice: str | Backend) -> Backend:
+    """Give the backend of a choice.
+
+    Raises
+    ------
+    DTypeError
+        If the configuration is none.
+    UnsupportedError
+        With every reason why the backend cannot hold such a cache.
+    """
+    if not isinstance(config, KVCacheConfig):
+        raise DTypeError(f"config must be a KVCacheConfig, got {type(config).__name__}")
+    backend = resolve(choice)[0]
     reasons = undeclared(backend.capabilities(), config)
     if reasons:
         raise UnsupportedError(f"backend {backend.name!r} cannot store this cache:", {backend.name: tuple(reasons)})
+    return backend
 
 
 def undeclared(capabilities: Capabilities, config: KVCacheConfig) -> list[Reason]:
@@ -44,3 +61,19 @@ def fresh_pages(backend: Backend, config: KVCacheConfig, slots: int, page_size: 
         Pages(planes(config.key_codec, config.head_dim), planes(config.value_codec, config.value_dim), page_size)
         for _ in range(config.num_layers)
     ]
+
+
+def copy_pages(backend: Backend, pages: Sequence[Pages], pairs: Sequence[tuple[int, int]]) -> None:
+    """Copy whole pages ``(from, to)`` in every layer."""
+    size = pages[0].page_size
+    if pairs and size:
+        source, target = (np.array(numbers)[:, None] * size + np.arange(size) for numbers in zip(*pairs, strict=True))
+        for layer in pages:
+            layer.copy(backend, source, layer, target)
+
+
+def copy_all(backend: Backend, source: Sequence[Pages], target: Sequence[Pages]) -> None:
+    """Copy everything into the first slots of as much storage or more."""
+    for old, new in zip(source, target, strict=True):
+        every = np.arange(old.slots)[None]
+        old.copy(backend, every, new, every)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from attnkit.cache.base import KVCache
 from attnkit.models.batching import ContinuousBatch
-from attnkit.models.generation import check_temperature, chooser
+from attnkit.models.generation import check_temperature, chooser, stops_of
 from attnkit.models.llama import Llama
 from attnkit.models.requests import Request
 from attnkit.models.tokenizer import Tokenizer
@@ -106,7 +106,7 @@ def generate_batch(
         As in ``ContinuousBatch`` and its ``submit``; then nothing is generated.
     """
     check_temperature(temperature)
-    stops = tokenizer.stop_ids if stop_ids is None else tuple(stop_ids)
+    stops = stops_of(tokenizer, stop_ids)
     cache = model.make_cache(batch_size=0) if cache is None else cache
     batch = ContinuousBatch(model, cache, max_rows=max_rows, max_piece=max_piece)
     requests = [

@@ -135,11 +135,10 @@ def generate(
     prompt = list(prompt_ids)
     check_temperature(temperature)
     check_room(model, cache, len(prompt), max_tokens)
-    if cache is None:
-        cache = model.make_cache(max_length=len(prompt) + max_tokens)
-    check_beginning(cache, len(prompt))
-    stops = frozenset(tokenizer.stop_ids if stop_ids is None else stop_ids)
-    return Generation(model, cache, prompt, chooser(model, temperature, seed), max_tokens, stops)
+    cache = cache_for(model, cache, len(prompt), max_tokens)
+    return Generation(
+        model, cache, prompt, chooser(model, temperature, seed), max_tokens, stops_of(tokenizer, stop_ids)
+    )
 
 
 def prefill(model: Llama, token_ids: Sequence[int], cache: KVCache) -> Array:
@@ -190,8 +189,21 @@ def sampler(model: Llama, temperature: float, seed: int) -> Chooser:
     return choose
 
 
-def check_beginning(cache: KVCache, prompt: int) -> None:
-    """Raise ``ShapeError`` unless a cache holds one sequence, and leaves a token of its prompt to compute with."""
+def stops_of(tokenizer: Tokenizer, stop_ids: Iterable[int] | None) -> frozenset[int]:
+    """Give the tokens that end a text: those asked for, or the tokenizer's."""
+    return frozenset(tokenizer.stop_ids if stop_ids is None else stop_ids)
+
+
+def cache_for(model: Llama, cache: KVCache | None, prompt: int, max_tokens: int) -> KVCache:
+    """Give the cache of a text: the one given, which must hold a beginning of its prompt, or one that just holds it.
+
+    Raises
+    ------
+    ShapeError
+        If it does not hold one sequence, or leaves no token of the prompt to compute with.
+    """
+    if cache is None:
+        return model.make_cache(max_length=prompt + max_tokens)
     if cache.batch_size != 1:
         raise ShapeError(f"cache must hold one sequence, got {cache.batch_size}; generate_batch takes several prompts")
     held = int(cache.next_position[0])
@@ -200,3 +212,4 @@ def check_beginning(cache: KVCache, prompt: int) -> None:
             f"cache must hold a beginning of the prompt, at most {prompt - 1} of its {prompt} tokens, got {held}; "
             "truncate it, so that there is a token to compute with"
         )
+    return cache

@@ -54,5 +54,4 @@ def longest_text(cache: KVCache) -> float:
 
 def page_limit(pool: PagePool) -> int | None:
     """Give how many pages a pool has from the start; ``None`` where it grows."""
-    grows = pool.config.num_pages is None and pool.config.max_length is None
-    return None if grows else pool.config.pool_pages(0)
+    return None if pool.grows else pool.config.pool_pages(0)

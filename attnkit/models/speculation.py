@@ -18,7 +18,7 @@ import numpy as np
 from attnkit.arrays import namespace
 from attnkit.cache.base import KVCache
 from attnkit.errors import CacheCapacityError, ShapeError
-from attnkit.models.generation import check_beginning, greedy, prefill
+from attnkit.models.generation import cache_for, greedy, prefill, stops_of
 from attnkit.models.llama import Llama
 from attnkit.models.room import check_room
 from attnkit.models.tokenizer import Tokenizer
@@ -173,14 +173,12 @@ def speculate(
     check_room(model, cache, len(prompt), max_tokens)
     if max_draft < 1:
         raise ShapeError(f"max_draft must be >= 1, got {max_draft}")
-    if cache is None:
-        cache = model.make_cache(max_length=len(prompt) + max_tokens)
-    check_beginning(cache, len(prompt))
+    cache = cache_for(model, cache, len(prompt), max_tokens)
     most = cache.config.max_append
     if most is not None and max_draft + 1 > most:
         raise CacheCapacityError(
             f"max_draft = {max_draft} tokens are appended with the one before them, the ring takes max_append = {most} "
             f"at a time; make max_draft at most {most - 1}, or the cache with a larger max_append"
         )
-    stops = frozenset(tokenizer.stop_ids if stop_ids is None else stop_ids)
+    stops = stops_of(tokenizer, stop_ids)
     return Speculation(model, cache, prompt, draft or PromptLookup(), max_draft, max_tokens, stops)

@@ -181,6 +181,7 @@ def _over_pieces(query: Tensor, pieces: Iterable[Tensors], ours: Ours) -> tuple[
             found = [_merged(found)]
         output, lse = fused.forward(query, key, value, ours.scale, False)
         found.append((output.to(ours.dtype), lse))
+        del key, value  # what the next piece is decoded into may be the same memory
     return found[0] if len(found) == 1 else _merged(found)
 
 

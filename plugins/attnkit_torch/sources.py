@@ -6,14 +6,15 @@ Axes: ``B`` sequences, ``K`` key/value heads, ``N`` slots, ``n`` tokens, ``D`` k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from attnkit import Backend, Pages, Planes, SlotTable
-from attnkit_torch.spans import Span, common_step, cut, in_slot_order, slots_of
+from attnkit_torch.spans import IntArray, Trail, common_step, edges_of, in_slot_order, slots_of
 from attnkit_torch.tiling.tiles import Group
 
 # Elements of keys that are copied or decoded at a time: on a CPU they are still in the cache when they are multiplied.
@@ -47,10 +48,10 @@ class Reader(Protocol):
         """Keys of a block at the most."""
 
     def whole(self, first: int, last: int) -> Iterator[Tensors]:
-        """Give keys ``[first, last)`` in few pieces, and in any order."""
+        """Give keys ``[first, last)`` in few pieces, and in any order; the next may overwrite the one before."""
 
     def block(self, keys: slice) -> Tensors:
-        """Give some keys in their order."""
+        """Give some keys in their order; the next may overwrite them."""
 
 
 class Unit(NamedTuple):
@@ -118,16 +119,17 @@ def source_of(key: Keys, value: Keys) -> Source:
     return Tensors(key, cast(Tensor, value))
 
 
-class Slots(NamedTuple):
+class Slots:
     """Keys and values in the slots of a cache."""
 
-    key: Planes
-    value: Planes
-    table: SlotTable
+    def __init__(self, key: Planes, value: Planes, table: SlotTable) -> None:
+        self._planes = key, value
+        self._table = table
+        self._scratch = Scratch()
 
     def units(self, group: Group) -> Iterator[Unit]:
         """Give the group if its sequences lie at equal steps, else each of its sequences."""
-        start, rows = group.sequences.start, self.table.spans[group.sequences]
+        start, rows = group.sequences.start, self._table.spans[group.sequences]
         step = common_step(rows)
         if step is not None:
             yield Unit(slice(None), group, self._reader(group, step))
@@ -137,9 +139,24 @@ class Slots(NamedTuple):
             yield Unit(slice(place, place + 1), part, self._reader(part, 0))
 
     def _reader(self, group: Group, step: int) -> Reader:
-        sequences, heads = group.sequences, group.kv_heads
-        lane = Lane(heads, sequences.stop - sequences.start, step)
-        return SlotReader(self.key, self.value, self.table.spans[sequences.start], lane)
+        sequences = group.sequences
+        lane = Lane(group.kv_heads, sequences.stop - sequences.start, step)
+        return SlotReader(*self._planes, Trail(self._table.spans[sequences.start]), lane, self._scratch)
+
+
+class Scratch:
+    """Room for copies out of planes; the next copy out of a plane overwrites the one before."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[int, Tensor] = {}
+
+    def copy(self, plane: Tensor, slots: Tensor) -> Tensor:
+        """Copy slots ``[n]`` of ``[k, N, F]``, ``[k, n, F]``."""
+        shape = plane.shape[0], len(slots), plane.shape[2]
+        place, size = plane.untyped_storage().data_ptr(), math.prod(shape)
+        if place not in self._rooms or self._rooms[place].numel() < size:
+            self._rooms[place] = plane.new_empty(size)
+        return torch.index_select(plane, 1, slots, out=self._rooms[place][:size].view(shape))
 
 
 class Lane(NamedTuple):
@@ -157,15 +174,14 @@ class Lane(NamedTuple):
         place = plane.storage_offset() + self.heads.start * head + start * slot
         return plane.as_strided(shape, (self.step * slot, head, slot, feature), place)
 
-    def copy(self, plane: Tensor, slots: Tensor) -> Tensor:
+    def copy(self, plane: Tensor, slots: Tensor, scratch: Scratch) -> Tensor:
         """Copy slots ``[w]`` of the first sequence, and those of the others, ``[b, k, w, F]``."""
         if self.heads != slice(0, plane.shape[0]):
             plane = plane[self.heads]
         if self.batch == 1:
-            return plane.index_select(1, slots)[None]
+            return scratch.copy(plane, slots)[None]
         steps = self.step * torch.arange(self.batch, device=slots.device)[:, None]
-        found = plane.index_select(1, (steps + slots).flatten())
-        return found.unflatten(1, (self.batch, -1)).transpose(0, 1)
+        return scratch.copy(plane, (steps + slots).flatten()).unflatten(1, (self.batch, -1)).transpose(0, 1)
 
 
 class SlotReader(NamedTuple):
@@ -173,8 +189,9 @@ class SlotReader(NamedTuple):
 
     key: Planes
     value: Planes
-    spans: Sequence[Span]
+    trail: Trail
     lane: Lane
+    scratch: Scratch
 
     @property
     def most(self) -> int:
@@ -183,34 +200,39 @@ class SlotReader(NamedTuple):
         return _most_copied(heads * max(self.key.size, self.value.size), self.key.arrays[0].device)
 
     def whole(self, first: int, last: int) -> Iterator[Tensors]:
-        """Give keys ``[first, last)``; without codecs a long span is one piece."""
-        spans, most = in_slot_order(cut(self.spans, first, last)), self.most
-        least = _LONG if len(spans) > 1 else 1
-        native = self.key.is_native and self.value.is_native
-        short = []
-        for start, stop in spans:
-            if stop - start < least:
-                short.append((start, stop))
-                continue
-            for low in range(start, stop, stop - start if native else most):
-                yield self._view(low, stop if native else min(low + most, stop))
-        if short:
-            for slots in self._index(short).split(most):
+        """Give keys ``[first, last)``; the next piece may overwrite the one before."""
+        spans = self.trail.cut(first, last)
+        if len(spans) == 1:
+            yield from self._views(*spans[0])
+            return
+        edges = in_slot_order(edges_of(spans))
+        long = edges[:, 1] - edges[:, 0] >= _LONG
+        for start, stop in edges[long].tolist():
+            yield from self._views(start, stop)
+        if not long.all():
+            for slots in self._index(edges[~long]).split(self.most):
                 yield self._copy(slots)
 
     def block(self, keys: slice) -> Tensors:
         """Give some keys: a view if they lie in one span."""
-        spans = cut(self.spans, keys.start, keys.stop)
-        return self._view(*spans[0]) if len(spans) == 1 else self._copy(self._index(spans))
+        spans = self.trail.cut(keys.start, keys.stop)
+        return self._view(*spans[0]) if len(spans) == 1 else self._copy(self._index(edges_of(spans)))
 
-    def _index(self, spans: Sequence[Span]) -> Tensor:
-        return torch.from_numpy(slots_of(spans)).to(self.key.arrays[0].device)
+    def _views(self, start: int, stop: int) -> Iterator[Tensors]:
+        """Give a span, in one piece if nothing has to be decoded."""
+        native = self.key.is_native and self.value.is_native
+        step = stop - start if native else self.most
+        for low in range(start, stop, step):
+            yield self._view(low, min(low + step, stop))
+
+    def _index(self, edges: IntArray) -> Tensor:
+        return torch.from_numpy(slots_of(edges)).to(self.key.arrays[0].device)
 
     def _view(self, start: int, stop: int) -> Tensors:
         return self._decoded(lambda plane: self.lane.view(plane, start, stop))
 
     def _copy(self, slots: Tensor) -> Tensors:
-        return self._decoded(lambda plane: self.lane.copy(plane, slots))
+        return self._decoded(lambda plane: self.lane.copy(plane, slots, self.scratch))
 
     def _decoded(self, part: Callable[[Tensor], Tensor]) -> Tensors:
         return Tensors(*(half.decode(map(part, half.arrays)) for half in (self.key, self.value)))

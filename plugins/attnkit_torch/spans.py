@@ -1,10 +1,13 @@
-"""Spans of slots, in which the tokens of a sequence lie, as host integers."""
+"""Spans of slots, in which the tokens of a sequence lie, as host integers.
+
+Axes: ``m`` spans, ``n`` tokens.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -12,37 +15,37 @@ IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Span = tuple[int, int]
 
 
-def cut(spans: Sequence[Span], first: int, last: int) -> Sequence[Span]:
-    """Give the spans of tokens ``[first, last)``."""
-    if len(spans) == 1:
-        start = spans[0][0]
-        return ((start + first, start + last),) if first < last else ()
-    ends = [0, *accumulate(stop - start for start, stop in spans)]
-    low, high = bisect_right(ends, first) - 1, bisect_left(ends, last)
-    if first >= last:
-        return ()
-    part = list(spans[low:high])
-    part[-1] = part[-1][0], part[-1][1] - (ends[high] - last)
-    part[0] = part[0][0] + (first - ends[low]), part[0][1]
-    return part
+class Trail:
+    """The spans of a sequence, in token order."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = spans
+        self._ends = [0, *accumulate(stop - start for start, stop in spans)]
+
+    def cut(self, first: int, last: int) -> Sequence[Span]:
+        """Give the spans of tokens ``[first, last)``, which are not none."""
+        ends = self._ends
+        low, high = bisect_right(ends, first) - 1, bisect_left(ends, last)
+        part = list(self._spans[low:high])
+        part[-1] = part[-1][0], part[-1][1] - (ends[high] - last)
+        part[0] = part[0][0] + (first - ends[low]), part[0][1]
+        return part
 
 
-def in_slot_order(spans: Sequence[Span]) -> Sequence[Span]:
+def edges_of(spans: Sequence[Span]) -> IntArray:
+    """Give spans as an array, ``[m, 2]``."""
+    return np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans)).reshape(-1, 2)
+
+
+def in_slot_order(edges: IntArray) -> IntArray:
     """Give the fewest spans with the same slots, in the order of the slots."""
-    if len(spans) == 1:
-        return spans
-    joined: list[Span] = []
-    for start, stop in sorted(spans):
-        if joined and joined[-1][1] == start:
-            joined[-1] = joined[-1][0], stop
-        else:
-            joined.append((start, stop))
-    return joined
+    edges = edges[edges[:, 0].argsort()]
+    apart = np.flatnonzero(edges[1:, 0] != edges[:-1, 1])
+    return np.stack([edges[np.append(-1, apart) + 1, 0], edges[np.append(apart, -1), 1]], axis=1)
 
 
-def slots_of(spans: Iterable[Span]) -> IntArray:
+def slots_of(edges: IntArray) -> IntArray:
     """Give every slot, ``[n]``."""
-    edges = np.array(list(spans), np.int64).reshape(-1, 2)
     lengths = edges[:, 1] - edges[:, 0]
     skipped = edges[:, 0] - (np.cumsum(lengths) - lengths)
     return np.repeat(skipped, lengths) + np.arange(lengths.sum())

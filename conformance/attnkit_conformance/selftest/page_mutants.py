@@ -11,8 +11,7 @@ import attnkit as ak
 from attnkit.cache import PagedCache
 from attnkit.cache.attending import attend_table
 from attnkit.cache.frames import Frames
-from attnkit.cache.layout import Room
-from attnkit.cache.pool import Row
+from attnkit.cache.layout import Room, Row
 from attnkit.pages import Span
 from attnkit_conformance.harness.local import Harness, Thing
 from attnkit_conformance.selftest.faults import harnessed

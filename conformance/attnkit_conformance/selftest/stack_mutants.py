@@ -11,6 +11,7 @@ import attnkit as ak
 from attnkit.cache import ContiguousCache
 from attnkit.cache.layout import Rows
 from attnkit.cache.pieces import PieceCache, Pieces
+from attnkit.cache.storage import copy_pages
 from attnkit.pages import Span
 from attnkit_conformance.selftest.faulty_caches import cache_fault as fault
 from attnkit_conformance.selftest.faulty_caches import lengths
@@ -69,7 +70,7 @@ class InPlaceReorder(PieceCache):
             return
         rows = self.pieces.rows
         for target, row in enumerate(source):
-            self._copy_pages(self.pieces, [(rows[row or 0], rows[target])])
+            copy_pages(self.backend, self.pages, [(rows[row or 0], rows[target])])
 
 
 class SharedBeams(PieceCache):

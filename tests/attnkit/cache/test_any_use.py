@@ -7,7 +7,6 @@ found, from a seed, and told in few steps that do it again.
 from __future__ import annotations
 
 import ast
-import gc
 import re
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 import attnkit as ak
+from attnkit.cache import pieces
 from attnkit.cache.counters import Counters
 from attnkit.cache.frames import Frames
 from attnkit.cache.paged import PagedCache
@@ -27,15 +27,6 @@ from attnkit_conformance.soaking.setting import CODECS, LAYOUTS
 BACKENDS = ("numpy", "torch")
 STEPS = 93
 SETTINGS = {setting.name: setting for setting in settings(BACKENDS)}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_collections():
-    """Leave what is there already out of the collections that a full pool makes."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -87,7 +78,7 @@ def keeping_page_tails(self):
 AFTER_APPEND = Counters.after_append
 # Where, what, whose cache shows it, and what is then said.
 FAULTS = {
-    "a copy without its bytes": (PieceCache, "_copy_pages", nothing, "growing-native-numpy", "holds tokens"),
+    "a copy without its bytes": (pieces, "copy_pages", nothing, "growing-native-numpy", "holds tokens"),
     "a ring that evicts one token too few": (
         RingCache,
         "gone_after",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -320,3 +323,17 @@ def test_random_use_is_that_of_plain_lists(cache, shelf, seed, dtype) -> None:
         assert cache.stored.tolist() == np.minimum(lists.stored(0), lists.stored(1)).tolist()
         longest = max(*lists.stored(0), *lists.stored(1))
         assert (cache.capacity >= longest).all()
+
+
+def test_a_cache_that_is_let_go_is_gone_at_once() -> None:
+    config = ak.KVCacheConfig(num_layers=2, batch_size=1, num_kv_heads=1, head_dim=2)
+    cache = ak.make_cache(config, backend="numpy")
+    layer, gone = cache[0], weakref.ref(cache)
+    gc.disable()
+    try:
+        del cache
+        assert gone() is not None
+        del layer
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -74,7 +74,7 @@ def test_a_cut_is_that_of_every_layer(counters) -> None:
         ([2, 0, 0], 0, ([[7, 5, 5], [7, 5, 5]], [[0, 0, 0], [1, 0, 0]], [(4, [2, 4, 4]), None])),
         ([1, None], 0, ([[9, 0], [8, 0]], [[3, 0], [2, 0]], [(4, [0, 0]), None])),
         ([None, 1], 6, ([[6, 9], [6, 8]], [[0, 3], [0, 2]], [(4, [0, 0]), None])),
-        ([], 0, ([[], []], [[], []], [(4, []), None])),
+        ([], 0, ([[], []], [[], []], [None, None])),
     ],
 )
 def test_rows_are_those_of_a_source(counters, source, start, expected) -> None:

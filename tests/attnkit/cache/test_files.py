@@ -126,6 +126,16 @@ def test_nothing_comes_back_too(tmp_path, layout, batch) -> None:
     again.check_invariants()
 
 
+def test_a_batch_that_has_emptied_after_a_ragged_append_comes_back(tmp_path) -> None:
+    cache = append(make(batch_size=1), 3, lengths=[2])
+    cache.release(0)
+    cache.save(tmp_path / "cache")
+    assert reads(ak.load_cache(tmp_path / "cache")) == reads(cache)
+    append(cache, 3, lengths=[])
+    cache.save(tmp_path / "cache")
+    assert reads(ak.load_cache(tmp_path / "cache")) == reads(cache)
+
+
 def test_more_and_fewer_sequences_than_it_was_made_for(tmp_path) -> None:
     for layout, rows in product(LAYOUTS.values(), ([0, 1, 2] * 3, [1], [])):
         cache = append(make(**layout), 4)

@@ -145,13 +145,19 @@ def test_what_is_given_back_can_be_taken(config, backend, back) -> None:
 # Kept for later prompts
 
 
-def test_what_is_known_stays_until_others_need_the_room(config, backend) -> None:
+def knowing_two_texts(config, backend):
+    """Give an empty cache of six pages that remembers two texts of two pages each, the first one first."""
     cache = ak.make_cache(config(num_pages=6, batch_size=0), backend=backend)
     for text in ([1, 2, 3, 4], [5, 6, 7, 8]):
         cache.admit()
         fill(cache, 4, float(text[0]))
         cache.remember(0, text)
         cache.release(0)
+    return cache
+
+
+def test_what_is_known_stays_until_others_need_the_room(config, backend) -> None:
+    cache = knowing_two_texts(config, backend)
     assert (cache.pool.used, cache.pool.free) == (0, 6)
     assert cache.match_prefix([1, 2, 3, 4]) == cache.match_prefix([5, 6, 7, 8]) == 4
     cache.admit()
@@ -167,12 +173,7 @@ def test_what_is_known_stays_until_others_need_the_room(config, backend) -> None
 
 
 def test_what_was_used_last_goes_last(config, backend) -> None:
-    cache = ak.make_cache(config(num_pages=6, batch_size=0), backend=backend)
-    for text in ([1, 2, 3, 4], [5, 6, 7, 8]):
-        cache.admit()
-        fill(cache, 4, float(text[0]))
-        cache.remember(0, text)
-        cache.release(0)
+    cache = knowing_two_texts(config, backend)
     cache.admit([1, 2, 3, 4, 9])  # the older one is wanted again
     key, _ = cache[0].read()
     assert (key == 1).all()
@@ -254,7 +255,6 @@ def test_pages_of_what_is_gone_return(config, backend, what) -> None:
         assert pool.used == 0
     else:
         del cache
-        gc.collect()
         assert pool.used == 2
         assert snapshot is not None
         fill(other, 8)
@@ -280,7 +280,6 @@ def test_known_prefixes_outlive_their_cache(config, backend) -> None:
     cache = fill(ak.make_cache(config(), backend=backend, pool=pool), 4, 5.0)
     cache.remember(0, [1, 2, 3, 4])
     del cache
-    gc.collect()
     other = ak.make_cache(config(batch_size=0), backend=backend, pool=pool)
     assert pool.used == 0
     assert other.match_prefix([1, 2, 3, 4]) == 4

@@ -21,7 +21,7 @@ from attnkit.pages import melted
 from attnkit_torch import sources
 
 BACKEND = ak.get_backend("torch")
-LAYOUTS = ("span", "shared", "rows", "ring", "slots", "pages of 3", "pages of 16", "shuffled pages of one")
+LAYOUTS = ("span", "shared", "rows", "ring", "slots", "pages of 3", "pages of 16", "pages and spans")
 CAUSAL = ak.Mask.causal()
 CODECS = ("native", "int8", "int4", "fp8")
 
@@ -59,15 +59,14 @@ def lay(rng: np.random.Generator, layout: str, lengths: list[int]) -> tuple[list
         ], 2 * longest + 9
     if layout == "rows":
         step = longest + int(rng.integers(0, 5))
-        return [b * step + np.arange(n) for b, n in enumerate(lengths)], step * len(lengths)
+        return [b * step + np.arange(n) for b, n in enumerate(lengths)], step * (len(lengths) - 1) + lengths[-1]
     if layout == "ring":
         step, first = longest + 3, int(rng.integers(0, longest + 3))
         return [b * step + (first + np.arange(n)) % step for b, n in enumerate(lengths)], step * len(lengths)
-    if layout == "shuffled pages of one":
-        slots, count = paged(rng, [16 * -(-n // 16) for n in lengths[:1]], 16)
-        return [
-            np.concatenate(slots)[:n] if b == 0 else np.arange(n) + count + b * longest for b, n in enumerate(lengths)
-        ], (count + len(lengths) * longest)
+    if layout == "pages and spans":
+        (first,), count = paged(rng, lengths[:1], 16)
+        others = [count + b * longest + np.arange(n) for b, n in enumerate(lengths[1:])]
+        return [first, *others], count + longest * len(others)
     size = {"slots": 1, "pages of 3": 3, "pages of 16": 16}[layout]
     return paged(rng, lengths, size)
 
@@ -150,6 +149,15 @@ def test_decoding_equals_oracle(calls: Any, layout: str, dtype: str, rows: int, 
         case = plain(calls, seed, rows, dtype, mask)
         held = hold(np.random.default_rng(seed), case, layout, ("native", "native"), ragged=seed == 1)
         calls.check(held.case, held.attend("decode"))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("codec", ["native", "int8"])
+def test_heads_with_masks_of_their_own_equal_oracle(calls: Any, layout: str, codec: str, small_pieces: None) -> None:
+    rng = np.random.default_rng(2)
+    case = plain(calls, 2, 2, "float32", CAUSAL & ak.Mask.dense(rng.random((1, 6, 2, 90)) < 0.7))
+    held = hold(rng, case, layout, (codec, codec), ragged=False)
+    calls.check(held.case, held.attend("decode"))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -32,18 +32,38 @@ def test_tokens_come_back_rounded_to_the_stored_type(batch: int, dtype: str) -> 
 
 
 @pytest.mark.parametrize("batch", [2, 9])
-def test_skipped_tokens_leave_no_trace(batch: int) -> None:
-    plane = BACKEND.allocate((1, batch * 6, 3), "float32")
-    slots = (np.arange(batch) * 6 + 2)[:, None]
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_skipped_tokens_leave_no_trace(batch: int, count: int) -> None:
+    plane = BACKEND.allocate((2, batch * 30, 3), "float32")
+    slots = (np.arange(batch) * 30)[:, None] + np.arange(count) + 2
     slots[0] = -1
-    BACKEND.write(plane, slots, torch.ones(batch, 1, 1, 3))
-    assert not plane[:, :6].any()
-    assert torch.equal(plane[0, 8::6], torch.ones(batch - 1, 3))
-    assert int((plane != 0).sum()) == 3 * (batch - 1)
+    slots[1, count // 2 + 1 :] = -1
+    BACKEND.write(plane, slots, torch.ones(batch, 2, count, 3))
+    written = np.zeros(batch * 30, bool)
+    written[slots[slots >= 0]] = True
+    assert torch.equal(plane, torch.from_numpy(written).float()[None, :, None].expand(2, -1, 3))
     found = BACKEND.gather(plane, slots)
-    assert found.shape == (batch, 1, 1, 3)
-    assert not found[0].any()
-    assert found[1:].all()
+    assert found.shape == (batch, 2, count, 3)
+    assert torch.equal(found, torch.from_numpy(slots >= 0).float()[:, None, :, None].expand(-1, 2, -1, 3))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "uint8", "int8"])
+@pytest.mark.parametrize(("batch", "count", "run"), [(1, 1, 1), (5, 1, 1), (1, 40, 1), (3, 16, 4), (2, 40, 20)])
+def test_what_is_written_is_gathered(dtype: str, batch: int, count: int, run: int) -> None:
+    rng = np.random.default_rng(0)
+    plane = BACKEND.allocate((3, 200, 5), dtype)
+    starts = rng.permutation(200 // run)[: batch * count // run, None] * run
+    slots = (starts + np.arange(run)).reshape(batch, count)
+    tokens = torch.from_numpy(rng.integers(0, 100, (batch, count, 3, 5))).transpose(1, 2).float()
+    BACKEND.write(plane, slots, tokens.to(plane.dtype) if dtype.endswith("int8") else tokens)
+    assert torch.equal(BACKEND.gather(plane, slots).float(), tokens)
+    assert plane.count_nonzero() == tokens.count_nonzero()
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (2, 3)])
+def test_nothing_is_gathered_from_nowhere(shape: tuple[int, int]) -> None:
+    found = BACKEND.gather(BACKEND.allocate((2, 0, 4), "int8"), np.full(shape, -1))
+    assert torch.equal(found, torch.zeros(shape[0], 2, shape[1], 4, dtype=torch.int8))
 
 
 @pytest.mark.parametrize("inside", [True, False])
