@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -161,6 +162,14 @@ class Backend(ABC):
             return self.attention(query, key, value, operands, request)
 
         return Plan(path, run)
+
+    def beside(self, array: Array) -> AbstractContextManager[Any]:
+        """Give a context in which work is queued where that of an array of another library is: on its stream.
+
+        A converted call runs in it; only where work waits in a queue of its own is there anything to do.
+        """
+        del array  # most backends are done with a call when it returns
+        return nullcontext()
 
     # Storage primitives: bytes here, bookkeeping in attnkit.cache.
 

@@ -39,14 +39,15 @@ def as_taken(backend: Backend, request: AttentionRequest) -> AttentionRequest:
     return request if library is None else request._replace(array_type=(f"{library}.",))
 
 
-def converting(plan: Plan, library: str) -> Plan:
+def converting(plan: Plan, library: str, backend: Backend) -> Plan:
     """Wrap a plan of a backend of another library; results come back in the library of the query."""
 
     def run(query: Array, key: Array, value: Array, operands: Operands) -> AttentionOutput:
-        own_query, own_key, own_value = (convert(array, library) for array in (query, key, value))
-        found = plan.run(own_query, own_key, own_value, _operands(operands, library))
-        back = library_of(query)
-        return AttentionOutput(convert(found.output, back), None if found.lse is None else convert(found.lse, back))
+        with backend.beside(query):
+            own_query, own_key, own_value = (convert(array, library) for array in (query, key, value))
+            found = plan.run(own_query, own_key, own_value, _operands(operands, library))
+            back = library_of(query)
+            return AttentionOutput(convert(found.output, back), None if found.lse is None else convert(found.lse, back))
 
     return Plan(plan.path, run, {**plan.details, "converted_to": library})
 
@@ -61,9 +62,9 @@ def convert(array: Array, library: str) -> Array:
     module = sys.modules[library]
     if dtype_name(array.dtype) != "bfloat16":
         return module.from_dlpack(_exportable(array))
-    # NumPy knows bfloat16 by ml_dtypes only, which DLPack does not: it travels as the integers of its bits.
-    bits = np.int16 if isinstance(array, np.ndarray) else sys.modules[library_of(array)].int16
-    bfloat16 = numpy_dtype("bfloat16") if library == "numpy" else module.bfloat16
+    # NumPy and CuPy know bfloat16 by ml_dtypes only, which DLPack does not: it travels as the integers of its bits.
+    bits = sys.modules[library_of(array)].int16
+    bfloat16 = getattr(module, "bfloat16", None) or numpy_dtype("bfloat16")
     return module.from_dlpack(_exportable(array).view(bits)).view(bfloat16)
 
 

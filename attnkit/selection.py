@@ -171,7 +171,7 @@ def _take(backend: Backend, path: str | None, request: AttentionRequest) -> Sele
     if not isinstance(plan, Plan):
         raise PluginError(f"backend {backend.name!r}: plan() must give a Plan, got {type(plan).__name__}")
     library = target_library(backend, request)
-    return Selection(backend, plan if library is None else converting(plan, library))
+    return Selection(backend, plan if library is None else converting(plan, library, backend))
 
 
 def _first_path(backend: Backend, request: AttentionRequest) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -28,8 +27,6 @@ def against_lists(steps: int, seed: int) -> Iterator[Result]:
         except AssertionError as error:
             print(error)
             raise typer.Exit(1) from error
-        if life == len(every):
-            gc.freeze()  # a full pool looks for caches that are gone, and need not look at the libraries each time
         if time.perf_counter() - shown > _SHOWN_EVERY:
             shown = time.perf_counter()
             print(f"{taken.total()} steps of {steps}, {taken.total() / (shown - start):.0f} a second", flush=True)

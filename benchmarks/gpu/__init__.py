@@ -1,0 +1,1 @@
+"""What ``benchmarks.gpu_check`` asks of a GPU."""

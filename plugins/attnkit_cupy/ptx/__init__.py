@@ -1,0 +1,1 @@
+"""An interpreter of PTX, for tests: what NVRTC made of a kernel, inline assembly included, runs on NumPy."""

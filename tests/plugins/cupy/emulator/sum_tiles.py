@@ -1,0 +1,19 @@
+"""Run a copy of ``tile_sums.cu``, named by the first argument, built with the sanitizer named by the second."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from attnkit_cupy.emulator import EmulatedRuntime, EmulatorConfig
+
+ROWS, COLUMNS = 20, 64
+
+if __name__ == "__main__":
+    source, sanitizer = sys.argv[1:]
+    runtime = EmulatedRuntime(EmulatorConfig(workers=1, sanitizer=sanitizer))
+    rows, sums = np.ones((ROWS, COLUMNS), np.float32), np.zeros(COLUMNS, np.float32)
+    kernel = runtime.module(source, ["tile_sums"]).get_function("tile_sums")
+    kernel((1,), (COLUMNS,), (rows, sums, np.int32(ROWS)), shared_mem=2 * 16 * 4 * COLUMNS)
+    sys.exit(0 if (sums == ROWS).all() else 3)
