@@ -40,12 +40,15 @@ def as_taken(backend: Backend, request: AttentionRequest) -> AttentionRequest:
 
 
 def converting(plan: Plan, library: str, backend: Backend) -> Plan:
-    """Wrap a plan of a backend of another library; results come back in the library of the query."""
+    """Wrap a plan of a backend of another library; results come back in the library of the query.
+
+    What stands for keys and values in pages is the backend's own, and is left as it is.
+    """
 
     def run(query: Array, key: Array, value: Array, operands: Operands) -> AttentionOutput:
         with backend.beside(query):
-            own_query, own_key, own_value = (convert(array, library) for array in (query, key, value))
-            found = plan.run(own_query, own_key, own_value, _operands(operands, library))
+            own = (convert(array, library) if can_convert(array) else array for array in (query, key, value))
+            found = plan.run(*own, _operands(operands, library))
             back = library_of(query)
             return AttentionOutput(convert(found.output, back), None if found.lse is None else convert(found.lse, back))
 

@@ -113,13 +113,10 @@ class CudaBackend(Backend):
     def attend_pages(
         self, query: Array, pages: Pages, table: SlotTable, operands: Operands, plan: Plan
     ) -> AttentionOutput:
-        """Attend over pages: the kernels read them where they lie.
-
-        What is converted from another library, or multiplied by cuBLAS, is copied out first.
-        """
-        if plan.path != "raw" or "converted_to" in plan.details:
+        """Attend over pages: the kernels read them where they lie; what cuBLAS multiplies is copied out first."""
+        if plan.path != "raw":
             return super().attend_pages(query, pages, table, operands, plan)
-        with self.runtime.on(query):
+        with self.runtime.on(pages.planes[0]):
             stored = Stored.of_pages(pages, table, self.runtime)
             return plan.run(query, stored, stored, operands)
 

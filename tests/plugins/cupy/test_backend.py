@@ -88,7 +88,7 @@ def test_pages_are_attended_without_a_copy(backend: EmulatedBackend, monkeypatch
     assert error < (1e-6 if dtype == "float32" else 2e-2)
 
 
-def test_a_query_of_another_library_reads_copies(backend: EmulatedBackend) -> None:
+def test_a_query_of_another_library_reads_pages_too(backend: EmulatedBackend) -> None:
     torch = pytest.importorskip("torch", reason="the query is torch's")
     config = ak.KVCacheConfig(num_kv_heads=1, head_dim=8, layout="paged", page_size=2, max_length=16)
     cache, (query, key, value) = ak.make_cache(config, backend=backend), arrays()
