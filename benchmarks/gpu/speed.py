@@ -62,10 +62,9 @@ def prefill(place: Place) -> Iterator[Line]:
         return
     for shape, dtype in product(_prefills(place.tiny), ("bfloat16",) if place.tiny else ("bfloat16", "float16")):
         device = "cuda" if place.is_gpu else "cpu"
-        sizes = ((shape.heads,), (shape.kv_heads,), (shape.kv_heads,))
         tensors = [
             torch.randn(shape.batch, heads, shape.length, shape.size, device=device, dtype=getattr(torch, dtype))
-            for (heads,) in sizes
+            for heads in (shape.heads, shape.kv_heads, shape.kv_heads)
         ]
         arrays = [convert(tensor, "cupy" if place.is_gpu else "numpy") for tensor in tensors]
         yield _raced(place, shape, dtype, arrays, _rivals(shape, tensors, place.is_gpu))
@@ -144,7 +143,7 @@ def decode(place: Place) -> Iterator[Line]:
 def _stepped(place: Place, name: str, config: ak.KVCacheConfig, heads: int, keys: int, copied: float) -> Line:
     rng = np.random.default_rng(0)
     cache = ak.make_cache(config, backend=f"{place.backend}:raw")
-    piece = min(keys, 1024)
+    piece = config.page_size or keys  # sequences that grow by turns have no two pages in a row
     shape = config.batch_size, config.num_kv_heads, piece, config.head_dim
     tokens = place.array(rng.standard_normal(shape).astype(np.float16))
     for _ in range(keys // piece):

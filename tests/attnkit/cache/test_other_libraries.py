@@ -1,4 +1,4 @@
-"""Queries of one library over the cache of another, small ones that are copied and large ones that are read in place."""
+"""Queries of one library over the cache of another, small ones that are copied, large ones read in place."""
 
 from __future__ import annotations
 
