@@ -62,7 +62,13 @@ def with_layer(layer: type[ak.CacheLayer], cache: Cache = ak.KVCache) -> Cache:
     class Layered(cache):  # type: ignore[misc]  # whichever it is
         def __init__(self, config: ak.KVCacheConfig, choice: Any) -> None:
             super().__init__(config, choice)
-            self._layers = [layer(self, number) for number in range(config.num_layers)]
+            self._faulty = [layer(self, number) for number in range(config.num_layers)]
+
+        def __getitem__(self, number: int) -> ak.CacheLayer:
+            return self._faulty[number]
+
+        def __iter__(self) -> Iterator[ak.CacheLayer]:
+            return iter(self._faulty)
 
     return Layered
 

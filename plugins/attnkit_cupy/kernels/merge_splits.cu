@@ -15,7 +15,7 @@ __device__ __forceinline__ float sum_of_warp(float x) {
   return x;
 }
 
-__global__ void __launch_bounds__(32 * MERGE_WARPS, 6) merge_splits(const __grid_constant__ AttentionParams p) {
+__global__ void __launch_bounds__(32 * MERGE_WARPS, 4) merge_splits(const __grid_constant__ AttentionParams p) {
   const int lane = threadIdx.x & 31;
   const i64 rows = i64(p.batch) * p.heads * p.queries, row = i64(blockIdx.x) * MERGE_WARPS + (threadIdx.x >> 5);
   if (row >= rows) return;

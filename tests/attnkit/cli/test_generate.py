@@ -86,8 +86,11 @@ def test_draws_of_several_prompts_are_those_of_each(attnkit, tiny_model):
     assert together.stdout == f"hello\n{alone[0]}\nuser\n{alone[1]}\n"
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("backend", [info.name for info in ak.backends() if info.available])
+HERE = [info.name for info in ak.backends() if info.available]
+TAKEN = [(name, dtype) for name in HERE for dtype in sorted(ak.get_backend(name).capabilities().dtypes)]
+
+
+@pytest.mark.parametrize(("backend", "dtype"), TAKEN)
 def test_a_backend_and_an_element_type_run(attnkit, tiny_model, backend, dtype):
     options = ["--model", str(tiny_model), "--max-tokens", "5", "--backend", backend, "--dtype", dtype]
     result = attnkit("generate", "hello", *options)
