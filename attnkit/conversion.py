@@ -47,8 +47,9 @@ def converting(plan: Plan, library: str, backend: Backend) -> Plan:
 
     def run(query: Array, key: Array, value: Array, operands: Operands) -> AttentionOutput:
         with backend.beside(query):
-            own = (convert(array, library) if can_convert(array) else array for array in (query, key, value))
-            found = plan.run(*own, _operands(operands, library))
+            arrays = (convert(array, library) if can_convert(array) else array for array in (query, key, value))
+            own_query, own_key, own_value = arrays
+            found = plan.run(own_query, own_key, own_value, _operands(operands, library))
             back = library_of(query)
             return AttentionOutput(convert(found.output, back), None if found.lse is None else convert(found.lse, back))
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Array = Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class CacheLayer:
     """One layer of a ``KVCache``; ``cache[layer]`` gives it."""
 
