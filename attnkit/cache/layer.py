@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Array = Any
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, unsafe_hash=True)  # neither field ever changes
 class CacheLayer:
     """One layer of a ``KVCache``; ``cache[layer]`` gives it."""
 
