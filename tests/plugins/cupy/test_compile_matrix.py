@@ -29,7 +29,7 @@ CEILINGS = {
     "flash_forward_mma.cu": 255,
     "flash_forward_simt.cu": 128,
     "mend.cu": 128,
-    "merge_splits.cu": 80,
+    "merge_splits.cu": 128,
     "slots.cu": 40,
 }
 """The most registers that a thread of each kernel may take."""
