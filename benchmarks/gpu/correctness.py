@@ -70,7 +70,7 @@ def _checked(place: Place, kernel: str, dtype: str, name: str, options: dict[str
     shapes = (2, 4, rows, size), (2, 2, 100, size), (2, 2, 100, size)
     arrays = [rng.standard_normal(shape).astype(DTYPES[dtype]) for shape in shapes]
     query, key, value = map(place.array, arrays)
-    placed = {key: place.array(item) if key in ("sinks", "alibi") else item for key, item in options.items()}
+    placed = {each: place.array(item) if each in ("sinks", "alibi") else item for each, item in options.items()}
     request, operands = describe_call(query, key, value, gather_options(**placed), True)
     stored = Stored.of_arrays(key, value, place.runtime)
     if raw.KERNELS[kernel].refusals(request, stored.kind, place.runtime.device):

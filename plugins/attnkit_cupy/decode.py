@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from attnkit import AttentionRequest, Reason
 from attnkit_cupy import mma
 from attnkit_cupy.call import needs_features
-from attnkit_cupy.params import Params
-from attnkit_cupy.runtime import Device, Runtime, ptr
+from attnkit_cupy.params import ELEMENT_NAMES, Params
+from attnkit_cupy.runtime import Device, Launch, Runtime, ptr, shared_room
 from attnkit_cupy.stored import StoredKind
 
 MOST_ROWS: Final = {True: 64, False: 16}
@@ -48,9 +48,9 @@ class Tile(NamedTuple):
     def shared_bytes(self, kind: str, features: bool) -> int:
         """Give the shared memory of a block: queries, two stages of keys and values for each warp, what they found."""
         del features  # scores lie there in any case
-        rows, found = mma.rounded(4 * self.rows * self.size), mma.rounded(4 * self.warps * self.rows)
-        stages = mma.rounded(2 * self.warps * self.keys * _pitch(kind, self.size))
-        return 2 * rows + 2 * stages + 3 * found + mma.rounded(4 * self.warps * self.rows * self.keys)
+        rows, found = shared_room(4 * self.rows * self.size), shared_room(4 * self.warps * self.rows)
+        stages = shared_room(2 * self.warps * self.keys * _pitch(kind, self.size))
+        return 2 * rows + 2 * stages + 3 * found + shared_room(4 * self.warps * self.rows * self.keys)
 
     def kernel(self, kind: str, features: bool) -> tuple[str, str]:
         """Give the source and the C++ expression of the kernel."""
@@ -69,7 +69,7 @@ class MmaTile(Tile):
         queries, stages = 2 * self.rows * self.size, 4 * self.warps * self.keys * self.size
         output = 4 * self.rows * (self.size + 8)
         scores = 4 * self.warps * self.rows * self.keys if features else 0
-        found, odd = mma.rounded(4 * self.warps * self.rows), mma.rounded(4 * self.warps * (self.keys + 1))
+        found, odd = shared_room(4 * self.warps * self.rows), shared_room(4 * self.warps * (self.keys + 1))
         return queries + max(stages, output) + stages + odd + 2 * found + scores
 
     def kernel(self, kind: str, features: bool) -> tuple[str, str]:
@@ -154,7 +154,7 @@ def launch(runtime: Runtime, params: Params, features: bool) -> None:
     batch, heads, kv_heads, queries, keys = (
         int(params.get(name)) for name in ("batch", "heads", "kv_heads", "queries", "keys")
     )
-    dtype, kind = (mma.ELEMENT_NAMES[int(params.get(name))] for name in ("query_type", "key_type"))
+    dtype, kind = (ELEMENT_NAMES[int(params.get(name))] for name in ("query_type", "key_type"))
     head_size, rows = int(max(params.get("head_dim"), params.get("value_dim"))), heads // kv_heads * queries
     tile = tile_for(runtime.device, Work(dtype, kind, head_size, rows, features))
     tiles = -(-rows // tile.rows)
@@ -165,12 +165,11 @@ def launch(runtime: Runtime, params: Params, features: bool) -> None:
     params = params.copy()
     params.set(splits=splits, partial_output=ptr(output), partial_lse=ptr(lse))
     source, name = tile.kernel(kind, features)
-    kernel = runtime.module(source, (name,)).get_function(name)
-    kernel.max_dynamic_shared_size_bytes = shared = tile.shared_bytes(kind, features)
-    kernel((tiles * splits, kv_heads, batch), (32 * tile.warps,), (params.packed(),), shared_mem=shared)
+    packed, grid = params.packed(), (tiles * splits, kv_heads, batch)
+    Launch(grid, 32 * tile.warps, tile.shared_bytes(kind, features)).run(runtime, source, name, packed)
     if splits > 1:
-        merge = runtime.module(MERGE, ("attn::merge_splits",)).get_function("attn::merge_splits")
-        merge((-(-batch * heads * queries // _MERGED_ROWS),), (32 * _MERGED_ROWS,), (params.packed(),))
+        merging = Launch((-(-batch * heads * queries // _MERGED_ROWS),), 32 * _MERGED_ROWS)
+        merging.run(runtime, MERGE, "attn::merge_splits", packed)
 
 
 def _pitch(kind: str, size: int) -> int:

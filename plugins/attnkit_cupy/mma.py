@@ -9,15 +9,14 @@ from typing import Final, NamedTuple
 
 from attnkit import AttentionRequest, Reason
 from attnkit_cupy.call import needs_features
-from attnkit_cupy.params import ELEMENT_TYPES, Params
-from attnkit_cupy.runtime import Device, Runtime
+from attnkit_cupy.params import ELEMENT_NAMES, Params
+from attnkit_cupy.runtime import Device, Launch, Runtime, shared_room
 from attnkit_cupy.stored import StoredKind
 
 SOURCE: Final = "flash_forward_mma.cu"
 OLDEST: Final = {"float16": 75, "bfloat16": 80}
 """The architectures that tensor cores take each element type from."""
 
-ELEMENT_NAMES: Final = {number: name for name, number in ELEMENT_TYPES.items()}
 CTYPES: Final = {"float16": "attn::f16", "bfloat16": "attn::bf16"}
 
 
@@ -45,7 +44,7 @@ class Tile(NamedTuple):
         """Give the shared memory of a block: queries, two stages of keys and of values, scores for the options."""
         queries, stage = 2 * self.rows * self.size, 2 * self.keys * self.size
         scores = 4 * self.rows * self.keys if features else 0
-        return queries + 4 * stage + rounded(4 * (self.keys + 1)) + scores
+        return queries + 4 * stage + shared_room(4 * (self.keys + 1)) + scores
 
     def kernel(self, ctype: str, features: bool) -> str:
         """Give the C++ expression of the kernel."""
@@ -77,11 +76,6 @@ FEATURES_TILES: Final = (
     Tile(256, 64, 32),
     Tile(256, 32, 16),
 )
-
-
-def rounded(count: int) -> int:
-    """Round bytes up as ``Smem`` does."""
-    return -(-count // 128) * 128
 
 
 def tiles_for(device: Device, head_size: int, features: bool) -> list[Tile]:
@@ -122,7 +116,5 @@ def launch(runtime: Runtime, params: Params, features: bool) -> None:
     rows, head_size = params.get("queries") * params.get("group"), max(params.get("head_dim"), params.get("value_dim"))
     tile = tile_for(runtime.device, int(head_size), int(rows), features)
     name = tile.kernel(CTYPES[ELEMENT_NAMES[int(params.get("query_type"))]], features)
-    kernel = runtime.module(SOURCE, (name,)).get_function(name)
     grid = -(-int(rows) // tile.rows), int(params.get("kv_heads")), int(params.get("batch"))
-    kernel.max_dynamic_shared_size_bytes = shared = tile.shared_bytes(features)
-    kernel(grid, (tile.threads,), (params.packed(),), shared_mem=shared)
+    Launch(grid, tile.threads, tile.shared_bytes(features)).run(runtime, SOURCE, name, params.packed())

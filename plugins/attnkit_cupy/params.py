@@ -88,6 +88,7 @@ FIELDS = (
 
 ELEMENT_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float64": 3, "int8": 4, "int4": 5, "fp8": 6}
 """The numbers that stand for element types and codecs in a kernel."""
+ELEMENT_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
 DTYPE: np.dtype[Any] = np.dtype(
     [(field.name, _NUMPY[field.ctype], (field.length,) if field.length > 1 else ()) for field in FIELDS], align=True

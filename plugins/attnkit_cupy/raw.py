@@ -15,7 +15,7 @@ from attnkit_cupy import decode, mma, simt
 from attnkit_cupy.call import prepare
 from attnkit_cupy.layout import readable
 from attnkit_cupy.params import Params
-from attnkit_cupy.runtime import Device, Runtime
+from attnkit_cupy.runtime import Device, Launch, Runtime
 from attnkit_cupy.stored import Stored, StoredKind
 
 Array = Any
@@ -109,6 +109,5 @@ def attend(
 def _mend(runtime: Runtime, params: Params) -> None:
     """Compute again the rows that are not finite."""
     rows = int(params.get("queries") * params.get("group"))
-    kernel = runtime.module("mend.cu", ("attn::mend",)).get_function("attn::mend")
     grid = -(-rows // _MEND_ROWS), int(params.get("kv_heads")), int(params.get("batch"))
-    kernel(grid, (32 * _MEND_ROWS,), (params.packed(),))
+    Launch(grid, 32 * _MEND_ROWS).run(runtime, "mend.cu", "attn::mend", params.packed())

@@ -100,6 +100,35 @@ class LaunchError(AttnkitError, RuntimeError):
     """A kernel could not be launched, or failed."""
 
 
+def shared_room(count: int) -> int:
+    """Give the bytes that ``Smem`` takes for a tile of so many."""
+    return -(-count // 128) * 128
+
+
+def check_shared(name: str, size: int, device: Device) -> None:
+    """Raise ``LaunchError`` if a block of a kernel is to have more shared memory than the device gives."""
+    if size > device.smem_optin:
+        raise LaunchError(
+            f"{name}: a block may have {device.smem_optin} bytes of shared memory on this device "
+            f"(sm_{device.arch}), not {size}; choose smaller tiles"
+        )
+
+
+class Launch(NamedTuple):
+    """A grid of blocks: how many in each direction, the threads of one, and its bytes of dynamic shared memory."""
+
+    grid: tuple[int, ...]
+    threads: int
+    shared_bytes: int = 0
+
+    def run(self, runtime: Runtime, source: str, name: str, *args: Any) -> None:
+        """Launch a kernel of a source, by its C++ expression."""
+        kernel = runtime.module(source, (name,)).get_function(name)
+        if self.shared_bytes:
+            kernel.max_dynamic_shared_size_bytes = self.shared_bytes
+        kernel(self.grid, (self.threads,), args, shared_mem=self.shared_bytes)
+
+
 def ptr(array: Array) -> int:
     """Give the address of an array's data, 0 for ``None``."""
     if array is None:

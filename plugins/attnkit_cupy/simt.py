@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from attnkit import AttentionRequest, Reason
 from attnkit_cupy.params import Params
-from attnkit_cupy.runtime import Device, Runtime
+from attnkit_cupy.runtime import Device, Launch, Runtime, shared_room
 from attnkit_cupy.stored import StoredKind
 
 SOURCE = "flash_forward_simt.cu"
@@ -26,7 +26,7 @@ class Tile(NamedTuple):
         """Dynamic shared memory: queries, keys or values, weights, and the marks of odd values."""
         queries, tokens = 4 * self.rows * (self.head_dim + 4), 4 * self.keys * (self.head_dim + 4)
         weights, marks = 4 * self.rows * (self.keys + 4), 4 * self.keys
-        return sum(-(-size // 128) * 128 for size in (queries, tokens, weights, marks))
+        return sum(shared_room(size) for size in (queries, tokens, weights, marks))
 
     def expression(self, *, features: bool) -> str:
         """Give the C++ name of the kernel."""
@@ -65,7 +65,5 @@ def launch(runtime: Runtime, params: Params, features: bool) -> None:
     rows = int(params.get("queries") * params.get("group"))
     tile = tile_for(runtime.device, int(max(params.get("head_dim"), params.get("value_dim"))), rows)
     name = tile.expression(features=features)
-    kernel = runtime.module(SOURCE, (name,)).get_function(name)
-    kernel.max_dynamic_shared_size_bytes = tile.shared_bytes
     grid = -(-rows // tile.rows), int(params.get("kv_heads")), int(params.get("batch"))
-    kernel(grid, (THREADS,), (params.packed(),), shared_mem=tile.shared_bytes)
+    Launch(grid, THREADS, tile.shared_bytes).run(runtime, SOURCE, name, params.packed())

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from attnkit_cupy.runtime import Array, Runtime
+from attnkit_cupy.runtime import Array, Launch, Runtime
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -87,5 +87,4 @@ def _launch(runtime: Runtime, act: str, plane: Array, slots: Array, tokens: Arra
     move["tokens"] = [stride // tokens.itemsize for stride in tokens.strides]
     move["batch"], move["count"], move["features"] = batch, count, features
     grid = -(-count * features // _THREADS), heads, min(batch, _MOST_BLOCKS)
-    kernel = runtime.module(_SOURCE, (name,)).get_function(name)
-    kernel(grid, (_THREADS,), (plane, slots, tokens, move))
+    Launch(grid, _THREADS).run(runtime, _SOURCE, name, plane, slots, tokens, move)

@@ -45,7 +45,7 @@ def cubin(source: Path, names: Sequence[str], arch: str, defines: Mapping[str, o
 def _key(source: Path, names: Sequence[str], arch: str, defines: Mapping[str, object]) -> str:
     """Hash all that the result depends on."""
     asked = source.name, tuple(names), nvrtc.options(arch, defines, source.parent), nvrtc.version()
-    parts = [repr(asked).encode(), *texts({source.parent, KERNELS})]
+    parts = [repr(asked).encode(), *texts(dict.fromkeys((source.parent, KERNELS)))]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
 

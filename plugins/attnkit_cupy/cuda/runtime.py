@@ -10,7 +10,7 @@ import cupy
 
 from attnkit_cupy.cuda.cubins import cubin
 from attnkit_cupy.folders import KERNELS
-from attnkit_cupy.runtime import DEFAULT_SHARED_BYTES, NO_DEFINES, Array, Device, KernelError, LaunchError
+from attnkit_cupy.runtime import DEFAULT_SHARED_BYTES, NO_DEFINES, Array, Device, KernelError, LaunchError, check_shared
 
 
 class CupyKernel:
@@ -30,11 +30,7 @@ class CupyKernel:
     def max_dynamic_shared_size_bytes(self, size: int) -> None:
         if size == self._most:
             return
-        if size > self._device.smem_optin:
-            raise LaunchError(
-                f"{self.name}: a block may have {self._device.smem_optin} bytes of shared memory on this device "
-                f"(sm_{self._device.arch}), not {size}; choose smaller tiles"
-            )
+        check_shared(self.name, size, self._device)
         self._raw.max_dynamic_shared_size_bytes = size
         self._most = size
 

@@ -13,7 +13,7 @@ from attnkit_cupy.emulator.compiler import build
 from attnkit_cupy.emulator.config import EmulatorConfig
 from attnkit_cupy.emulator.library import KernelLibrary, Stats
 from attnkit_cupy.folders import KERNELS
-from attnkit_cupy.runtime import DEFAULT_SHARED_BYTES, NO_DEFINES, Device, LaunchError
+from attnkit_cupy.runtime import DEFAULT_SHARED_BYTES, NO_DEFINES, Device, LaunchError, check_shared
 
 _MOST_BLOCKS = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 _MOST_THREADS = (1024, 1024, 64)
@@ -41,11 +41,7 @@ class EmulatedKernel:
 
     @max_dynamic_shared_size_bytes.setter
     def max_dynamic_shared_size_bytes(self, size: int) -> None:
-        if size > self._device.smem_optin:
-            raise LaunchError(
-                f"{self.name}: a block may have {self._device.smem_optin} bytes of shared memory on this device "
-                f"(sm_{self._device.arch}), not {size}; choose smaller tiles"
-            )
+        check_shared(self.name, size, self._device)
         self._most_shared = size
 
     def __call__(

@@ -42,8 +42,7 @@ template <int ROWS> struct DecodeRows {
         if constexpr (FEATURES) x = score_of(p, s, b, name[i].head, name[i].query, key, weights[at]);
         else x = scaled(p, weights[at]);
       }
-      float m = fmaxf(top[i], x);
-      ATTN_UNROLL for (int lanes = 4; lanes; lanes >>= 1) m = fmaxf(m, __shfl_xor_sync(ALL_LANES, m, lanes));
+      const float m = maximum_of<KEYS>(fmaxf(top[i], x));
       const float base = m == neg_inf() ? 0.f : m, shrink = exponential(top[i] - base), w = exponential(x - base);
       moved = moved || m != top[i];
       top[i] = m, sum[i] = sum[i] * shrink + w;
@@ -54,8 +53,7 @@ template <int ROWS> struct DecodeRows {
   }
 
   __device__ __forceinline__ void total() {
-    ATTN_UNROLL for (int i = 0; i < OWN; i++)
-      ATTN_UNROLL for (int lanes = 4; lanes; lanes >>= 1) sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], lanes);
+    ATTN_UNROLL for (int i = 0; i < OWN; i++) sum[i] = sum_of<KEYS>(sum[i]);
   }
 };
 

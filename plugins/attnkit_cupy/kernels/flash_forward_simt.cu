@@ -13,17 +13,6 @@ __device__ __forceinline__ float dot(float4 a, float4 b, float sum) {
   return sum + a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
 }
 
-__device__ __forceinline__ float most_of_16(float x) {
-  ATTN_UNROLL for (int lanes = 8; lanes; lanes >>= 1) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, lanes));
-  return x;
-}
-
-__device__ __forceinline__ float sum_of_16(float x) {
-  ATTN_UNROLL for (int lanes = 8; lanes; lanes >>= 1) x += __shfl_xor_sync(ALL_LANES, x, lanes);
-  return x;
-}
-
-// The rows of a thread: the keys that they see, and the running softmax of them.
 template <class Tile> struct SimtRows {
   static constexpr int RM = Tile::RM, RN = Tile::RN, RD = Tile::RD, LANES = Tile::LANES;
   using Scores = float[RM][RN];
@@ -102,7 +91,7 @@ template <class Tile> struct SimtRows {
     ATTN_UNROLL for (int i = 0; i < RM; i++) {
       float most = neg_inf();
       ATTN_UNROLL for (int j = 0; j < RN; j++) most = fmaxf(most, x[i][j]);
-      most = fmaxf(m[i], most_of_16(most));
+      most = fmaxf(m[i], maximum_of<16>(most));
       const float base = most == neg_inf() ? 0.f : most, shrink = exponential(m[i] - base);
       m[i] = most, l[i] *= shrink;
       ATTN_UNROLL for (int d = 0; d < RD; d++) o[i][d] *= shrink;
@@ -134,7 +123,7 @@ template <class Tile> struct SimtRows {
   __device__ __forceinline__ void store(const AttentionParams& p, const Sequence& s) {
     ATTN_UNROLL for (int i = 0; i < RM; i++) {
       const RowName row = name(p, i);
-      const float sum = sum_of_16(l[i]);
+      const float sum = sum_of<16>(l[i]);
       if (row.query >= p.queries) continue;
       const Ending end = ending_of(p, row.head, row.query < s.queries, m[i], sum);
       const i64 at = start_of(p.output_strides, b, row.head) + row.query * p.output_strides[2];

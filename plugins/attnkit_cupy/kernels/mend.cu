@@ -36,16 +36,6 @@ __device__ __forceinline__ float score_alone(const AttentionParams& p, const Seq
   return score_of(p, s, row.b, row.head, row.query, key, product);
 }
 
-__device__ __forceinline__ float most_of_warp(float x) {
-  ATTN_UNROLL for (int lanes = 16; lanes; lanes >>= 1) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, lanes));
-  return x;
-}
-
-__device__ __forceinline__ float sum_of_warp(float x) {
-  ATTN_UNROLL for (int lanes = 16; lanes; lanes >>= 1) x += __shfl_xor_sync(ALL_LANES, x, lanes);
-  return x;
-}
-
 __global__ void __launch_bounds__(32 * WARPS, 1) mend(const AttentionParams p) {
   const int lane = threadIdx.x % 32, folded = blockIdx.x * WARPS + threadIdx.x / 32;
   const int query = folded / p.group, head = blockIdx.y * p.group + (folded - query * p.group);
@@ -60,8 +50,8 @@ __global__ void __launch_bounds__(32 * WARPS, 1) mend(const AttentionParams p) {
   float m = neg_inf(), l = 0.f;
   for (int first = seen.first; first < seen.last; first += 32) {   // softmax: a lane has a key
     const float x = score_alone(p, s, keys, row, first + lane, seen.last);
-    const float most = fmaxf(m, most_of_warp(x)), base = most == neg_inf() ? 0.f : most;
-    l = l * exponential(m - base) + sum_of_warp(exponential(x - base));
+    const float most = fmaxf(m, maximum_of<32>(x)), base = most == neg_inf() ? 0.f : most;
+    l = l * exponential(m - base) + sum_of<32>(exponential(x - base));
     m = most;
   }
   const Ending end = ending_of(p, head, true, m, l);

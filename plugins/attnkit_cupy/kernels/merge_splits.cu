@@ -5,16 +5,6 @@ namespace attn {
 
 constexpr int MERGE_WARPS = 4;
 
-__device__ __forceinline__ float maximum_of_warp(float x) {
-  ATTN_UNROLL for (int i = 16; i; i >>= 1) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, i));
-  return x;
-}
-
-__device__ __forceinline__ float sum_of_warp(float x) {
-  ATTN_UNROLL for (int i = 16; i; i >>= 1) x += __shfl_xor_sync(ALL_LANES, x, i);
-  return x;
-}
-
 __global__ void __launch_bounds__(32 * MERGE_WARPS, 4) merge_splits(const __grid_constant__ AttentionParams p) {
   const int lane = threadIdx.x & 31;
   const i64 rows = i64(p.batch) * p.heads * p.queries, row = i64(blockIdx.x) * MERGE_WARPS + (threadIdx.x >> 5);
@@ -25,10 +15,10 @@ __global__ void __launch_bounds__(32 * MERGE_WARPS, 4) merge_splits(const __grid
 
   float m = neg_inf(), sum = 0.f;
   for (int i = lane; i < p.splits; i += 32) m = fmaxf(m, lse[i * rows]);
-  m = maximum_of_warp(m);
+  m = maximum_of<32>(m);
   const float base = m == neg_inf() ? 0.f : m;
   for (int i = lane; i < p.splits; i += 32) sum += exponential(lse[i * rows] - base);
-  sum = sum_of_warp(sum);
+  sum = sum_of<32>(sum);
 
   const Ending end = ending_of(p, head, query < sequence_of(p, b).queries, m, sum);
   const i64* strides = p.output_strides;

@@ -4,11 +4,11 @@
 // largest float does not overflow.
 #pragma once
 #include "elements.cuh"
+#include "lanes.cuh"
 #include "masks.cuh"
 
 namespace attn {
 
-constexpr u32 ALL_LANES = 0xffffffffu;
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float LOG_2 = 0.6931471805599453f;
 
