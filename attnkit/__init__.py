@@ -17,6 +17,7 @@ from attnkit.cache.config import KVCacheConfig
 from attnkit.cache.layer import CacheLayer
 from attnkit.cache.offloading import Offloaded
 from attnkit.cache.pool import PagePool
+from attnkit.cache.stepping import Step
 from attnkit.capabilities import Capabilities, Sizes
 from attnkit.codec import Codec
 from attnkit.config import AttentionConfig, RopeConfig
@@ -44,6 +45,7 @@ from attnkit.registry import BackendInfo
 from attnkit.request import AttentionRequest, Operands
 from attnkit.schedule import Schedule, Tile
 from attnkit.selection import use_backend
+from attnkit.steps import StepMirrors, StepTables
 from attnkit.structure import MaskStructure
 from attnkit.tracing import Call, trace
 
@@ -85,6 +87,9 @@ __all__ = [
     "Sizes",
     "SlotTable",
     "Snapshot",
+    "Step",
+    "StepMirrors",
+    "StepTables",
     "Tile",
     "UnsupportedError",
     "alibi_slopes",

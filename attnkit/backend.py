@@ -18,6 +18,7 @@ from attnkit.capabilities import Capabilities
 from attnkit.errors import Reason, UnsupportedError
 from attnkit.pages import IntArray, Pages, SlotTable, runs
 from attnkit.request import AttentionRequest, Operands
+from attnkit.steps import StepMirrors, StepTables
 
 if TYPE_CHECKING:
     from attnkit.cache.base import KVCache
@@ -185,6 +186,25 @@ class Backend(ABC):
     def allocate(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Give a plane of zeros, ``[K, N, F]``, of one of the element types of the contract, ``int8`` or ``uint8``."""
         return self.from_numpy(np.zeros(shape, numpy_dtype(dtype)))
+
+    def begin_step(self, pages: Pages, tables: StepTables, mirrors: StepMirrors | None) -> StepMirrors | None:
+        """Write a step of a cache where captured work reads it, into ``mirrors`` or, at first, into new ones.
+
+        ``None``: the backend captures no work; ``write`` and ``attend_pages`` then get host integers, as outside a
+        step. One that does takes ``mirrors.slots`` and ``mirrors.table`` in their place, and plans for
+        ``tables.room`` keys, of which those before ``kv_lengths`` are there.
+
+        Parameters
+        ----------
+        pages
+            Storage of the first layer; the others have the same slots.
+        tables
+            The step.
+        mirrors
+            What this gave for an earlier step of the same kind and storage.
+        """
+        del pages, tables, mirrors  # most libraries replay no work
+        return None
 
     def write(self, plane: Array, slots: IntArray, tokens: Array) -> None:
         """Store tokens in slots, converted by value to the plane's element type.

@@ -20,13 +20,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks.gpu import correctness, speed
+from benchmarks.gpu import correctness, graphs, speed
 from benchmarks.gpu.lines import Line, markdown, table
 from benchmarks.gpu.place import Place
 
 PARTS: dict[str, Callable[[Place], Iterator[Line]]] = {
     "instructions": correctness.instructions,
     "kernels": correctness.kernels,
+    "graphs": graphs.replayed,
     "prefill": speed.prefill,
     "decode": speed.decode,
     "sanitizers": correctness.sanitizers,

@@ -15,7 +15,9 @@ from attnkit.checks import check_array, check_device, check_home
 from attnkit.conversion import can_convert
 from attnkit.errors import DTypeError, ShapeError
 from attnkit.pages import IntArray, SlotTable
+from attnkit.request import AttentionRequest, Operands
 from attnkit.selection import select
+from attnkit.steps import StepMirrors, StepTables
 from attnkit.tracing import record
 
 if TYPE_CHECKING:
@@ -42,9 +44,7 @@ def stored_table(cache: Layout, layer: int) -> SlotTable:
 
 def attend_layer(cache: Layout, layer: int, query: Array, options: Options, *, lse: bool) -> AttentionOutput:
     """Attend over all that a layer holds."""
-    check_array("query", query)
-    if len(query.shape) != 4 or query.shape[0] != cache.batch_size:
-        raise ShapeError(f"query must be [B, H, T, D] with B = {cache.batch_size}, got {list(query.shape)}")
+    _check_query(cache, query)
     ragged = cache.counters.ragged[layer]
     if options.query_lengths is None and ragged is not None and ragged.tokens == query.shape[2]:
         options = options._replace(query_lengths=ragged.taken)
@@ -62,11 +62,47 @@ def attend_table(
         options = options._replace(key_offset=key_offset)
     key, value = _stored_arrays(cache, table.longest)
     request, operands = describe_call(query, key, value, options, lse, cached=True)
+    return _run(cache, layer, query, table, request, operands)
+
+
+def attend_mirrored(
+    cache: Layout,
+    layer: int,
+    tables: StepTables,
+    mirrors: StepMirrors,
+    query: Array,
+    options: Options,
+    lse: bool,
+) -> AttentionOutput:
+    """Attend over all tokens of a step: what changes with it is checked here, and read from its mirrors later."""
+    _check_query(cache, query)
+    options = options._replace(
+        query_lengths=tables.counts if tables.ragged else None,
+        kv_lengths=tables.table.lengths,
+        key_offset=tables.key_offset,
+    )
+    key, value = _stored_arrays(cache, tables.room or 0)
+    request, operands = describe_call(query, key, value, options, lse, cached=True)
+    operands = operands._replace(
+        query_lengths=mirrors.query_lengths, kv_lengths=mirrors.kv_lengths, key_offset=mirrors.key_offset
+    )
+    return _run(cache, layer, query, mirrors.table, request, operands)
+
+
+def _run(
+    cache: Layout, layer: int, query: Array, table: Any, request: AttentionRequest, operands: Operands
+) -> AttentionOutput:
     selection = select(request, cache.choice)
     pages = cache.pages[layer]
     check_device("query", query, pages.planes[0], "the cache")
     record(request, selection, cache.choice)
     return cache.backend.attend_pages(query, pages, table, operands, selection.plan)
+
+
+def _check_query(cache: Layout, query: Array) -> None:
+    check_array("query", query)
+    if len(query.shape) != 4 or query.shape[0] != cache.batch_size:
+        raise ShapeError(f"query must be [B, H, T, D] with B = {cache.batch_size}, got {list(query.shape)}")
 
 
 def check_call(cache: Layout, query: Array, length: int, options: Options) -> None:

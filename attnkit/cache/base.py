@@ -22,6 +22,7 @@ from attnkit.cache.layer import CacheLayer
 from attnkit.cache.layout import Array, Layout, Rows
 from attnkit.cache.locking import locked
 from attnkit.cache.offloading import Offloaded, join, offload
+from attnkit.cache.stepping import Step, begin
 from attnkit.checks import host_integers, row_number, row_numbers
 from attnkit.errors import DTypeError, ShapeError
 from attnkit.pages import IntArray
@@ -122,6 +123,37 @@ class KVCache(Layout):
         """Forget everything and go back to the storage of an empty cache; the sequences stay, empty."""
         self.clear()
         self._commit(Counters.empty(len(self), self.batch_size))
+
+    # Steps that can be captured.
+
+    @locked
+    def begin_step(self, tokens: int = 1, *, lengths: Array | int | None = None) -> Step:
+        """Find room for the next tokens of every sequence, and move the counters on: the work itself can be captured.
+
+        ``step[layer].append`` and ``step[layer].attend`` then do that work, for every layer. A backend that replays
+        captured work, such as a CUDA graph, reads all that changes from step to step where this writes it. While the
+        same step is given what was captured in it can be replayed in place of these calls.
+
+        A step whose tokens are not stored in every layer leaves slots that hold anything: take it back with ``drop``.
+
+        Parameters
+        ----------
+        tokens
+            New tokens ``T`` of a sequence.
+        lengths
+            How many of them each sequence takes, ``[B]`` integers or one; the rest is padding.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If they do not fit, or layers hold unequally many tokens.
+        CacheCapacityError
+            If a sequence would exceed the capacity. In each case the cache stays as it was.
+        """
+        count = int(host_integers("tokens", tokens, 1)[0])
+        if count < 1:
+            raise ShapeError(f"tokens must be >= 1, got {count}")
+        return begin(self, count, lengths)
 
     # The list of sequences.
 

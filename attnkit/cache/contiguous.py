@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnkit.cache.layout import Grain
 from attnkit.cache.pieces import PieceCache, Pieces
 from attnkit.errors import CacheCapacityError
 from attnkit.pages import IntArray
@@ -20,6 +21,10 @@ class ContiguousCache(PieceCache):
     def capacity(self) -> IntArray:
         """Tokens that each sequence has room for, ``[B]``; a growing cache makes more when needed."""
         return np.full(self.batch_size, self.pieces.size, np.int64)
+
+    def grain(self) -> Grain | None:
+        """A sequence is one page; storage is another one once it grows."""
+        return Grain(self.pieces.size, self.pieces.size)
 
     def room_for(self, start: IntArray, taken: IntArray) -> Pieces:
         """Give storage with room for ``taken [B]`` tokens from ``start [B]`` on: the present one, or a larger copy."""

@@ -62,6 +62,11 @@ class Counters:
         evicted[layer], rest[layer] = gone, ragged
         return Counters(counts, evicted, tuple(rest))
 
+    def after_step(self, taken: IntArray, gone: IntArray, ragged: Ragged | None) -> Counters:
+        """Give the counters after every layer took ``taken [B]`` tokens and has given up ``gone [B]`` in all."""
+        evicted = np.broadcast_to(gone, self.gone.shape).copy()
+        return Counters(self.next + taken, evicted, (ragged,) * len(self.ragged))
+
     def truncated(self, kept: IntArray, gone: IntArray) -> Counters:
         """Give the counters of sequences cut to ``kept [B]`` positions; ``gone [L, B]`` as it is after that."""
         return Counters(np.broadcast_to(kept, self.next.shape).copy(), gone, (None,) * len(self.ragged))

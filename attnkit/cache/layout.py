@@ -8,10 +8,11 @@ An operation of a layout is all or nothing: it writes into slots that nobody can
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from attnkit.cache.counters import Counters
 from attnkit.cache.storage import checked_backend
 from attnkit.call import Options
 from attnkit.pages import IntArray, Pages, SlotTable, Span, melted
+
+if TYPE_CHECKING:
+    from attnkit.cache.stepping import Step
 
 Array = Any
 Row = tuple[int, ...]
@@ -39,6 +43,13 @@ class Room(NamedTuple):
     table: SlotTable
 
 
+class Grain(NamedTuple):
+    """How page tables of captured work are made: pages of ``page_size`` slots, for ``room`` tokens of a sequence."""
+
+    page_size: int
+    room: int
+
+
 class Layout(ABC):
     """The state of a cache, and where its tokens go.
 
@@ -54,6 +65,8 @@ class Layout(ABC):
         How many tokens each sequence of each layer was given, and gave up.
     lock
         Held by every operation.
+    steps
+        For each kind of step the one that somebody still holds.
     """
 
     def __init__(self, config: KVCacheConfig, choice: str | Backend) -> None:
@@ -62,6 +75,7 @@ class Layout(ABC):
         self.choice = choice
         self.lock = RLock()
         self.counters = Counters.empty(config.num_layers, config.batch_size)
+        self.steps: WeakValueDictionary[Hashable, Step] = WeakValueDictionary()
         self._tables: dict[Positions, SlotTable] = {}
 
     @property
@@ -145,6 +159,13 @@ class Layout(ABC):
     def attend(self, layer: int, query: Array, options: Options, lse: bool) -> AttentionOutput:
         """Attend over all that a layer holds; arguments are checked, and query lengths that follow filled in."""
         return attend_table(self, layer, stored_table(self, layer), None, query, options, lse)
+
+    def grain(self) -> Grain | None:
+        """Give the pages that every sequence is whole ones of for as long as storage stays; ``None``: there are none.
+
+        The room is that of all tokens that it may hold until then, or in a paged cache that grows, of twice as many.
+        """
+        return None
 
     @abstractmethod
     def trim(self) -> None:

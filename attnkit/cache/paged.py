@@ -14,12 +14,13 @@ import numpy as np
 from attnkit.backend import Backend
 from attnkit.cache.base import KVCache
 from attnkit.cache.config import KVCacheConfig
-from attnkit.cache.layout import Positions, Room, Row, Rows, new_positions, table_of
+from attnkit.cache.layout import Grain, Positions, Room, Row, Rows, new_positions, table_of
 from attnkit.cache.locking import locked
 from attnkit.cache.pool import Holding, PagePool
 from attnkit.checks import row_number
 from attnkit.errors import CacheCapacityError, ShapeError
 from attnkit.pages import IntArray, Pages, SlotTable, Span
+from attnkit.request import round_length
 
 
 class Extension(NamedTuple):
@@ -131,6 +132,11 @@ class PagedCache(KVCache):
             self.pool.frames.share(page for row in held.rows for page in row)
             dropped, self._held.rows[:] = self.rows, held.rows
             self.pool.give_back(dropped)
+
+    def grain(self) -> Grain | None:
+        """The pages of the pool; without a longest length there is room for a power of two of tokens."""
+        longest = int(self.counters.next.max(initial=0))
+        return Grain(self.pool.page_size, self.config.max_length or round_length(max(longest, self.pool.page_size)))
 
     def trim(self) -> None:
         """Give back the pages behind the last token of any layer."""

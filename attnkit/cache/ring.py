@@ -15,6 +15,7 @@ import numpy as np
 
 from attnkit.backend import AttentionOutput
 from attnkit.cache.attending import attend_table, stored_table
+from attnkit.cache.layout import Grain
 from attnkit.cache.pieces import PieceCache, Pieces
 from attnkit.cache.pinning import attend_pinned
 from attnkit.call import Options
@@ -56,6 +57,10 @@ class RingCache(PieceCache):
             first, count = (start - pinned) % size, stop - start
             yield pinned + first, pinned + min(first + count, size)
             yield pinned, pinned + max(first + count - size, 0)
+
+    def grain(self) -> Grain | None:
+        """A ring wraps anywhere; one with pinned tokens is attended in two parts, the cut between them moves."""
+        return None if self.pinned else Grain(1, self.behind + self.max_append)
 
     def room_for(self, start: IntArray, taken: IntArray) -> Pieces:
         """Give the storage; refuse more tokens than ``max_append``."""

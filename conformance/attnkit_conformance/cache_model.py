@@ -46,6 +46,7 @@ class History(Sequences):
         self.cache = subject.make_cache(case.config()) if cache is None else cache
         self.rng = case.rng("history")
         self.lists = Lists(case)
+        self._held: CacheUnderTest | None = None
 
     @property
     def layers(self) -> range:
@@ -111,24 +112,53 @@ class History(Sequences):
                     array[...] = value
                 self.append(tokens, layer=layer)
 
-    def ask(self, query: Array, options: Mapping[str, Any] = CAUSALLY, *, layer: int = 0, lse: bool = True) -> Answer:
+    def step(self, count: int, lengths: Array | None = None) -> None:
+        """Append ``count`` tokens to every layer, and attend with as many queries, inside a step.
+
+        It is held until the next one has begun, as by someone who captured work in it.
+        """
+        step = self._held = self.cache.begin_step(count, lengths)
+        taken = np.full(self.batch, count) if lengths is None else lengths
+        for layer in self.layers:
+            tokens = self.tokens(count)
+            step[layer].append(*map(self.subject.array, tokens))
+            self.lists.take(layer, tokens, taken, ragged=lengths is not None)
+        self.attend(count, self.case.options, inside=step)
+
+    def ask(
+        self,
+        query: Array,
+        options: Mapping[str, Any] = CAUSALLY,
+        *,
+        layer: int = 0,
+        lse: bool = True,
+        inside: CacheUnderTest | None = None,
+    ) -> Answer:
         """Attend over the cache with NumPy queries; with the log-sum-exp too, where it is wanted and declared."""
         subject, arguments = self.subject, self.subject.options(options)
         wanted = lse and subject.capabilities.lse
-        output, *rest = map(subject.numpy, self.cache[layer].attend(subject.array(query), arguments, lse=wanted))
+        asked = (self.cache if inside is None else inside)[layer]
+        output, *rest = map(subject.numpy, asked.attend(subject.array(query), arguments, lse=wanted))
         return Answer(output, rest[0] if rest else None)
 
-    def attend(self, count: int | None = None, options: Mapping[str, Any] = CAUSALLY) -> None:
+    def attend(
+        self,
+        count: int | None = None,
+        options: Mapping[str, Any] = CAUSALLY,
+        *,
+        inside: CacheUnderTest | None = None,
+    ) -> None:
         """Attend over every layer with new queries; check against the oracle on the plain concatenation.
 
-        Where tokens are not stored as they are, it is that of what reading gives.
+        Where tokens are not stored as they are, it is that of what reading gives. ``inside`` a step it stands in for
+        the cache.
         """
         for layer in self.layers if self.batch else ():
             if not self.lists.known(layer).all():
                 self._read(layer)
             query = self.queries(count)
             options = self._told(options, layer, query.shape[2])
-            answer, truth = self.ask(query, options, layer=layer), self.truth(query, options, layer)
+            answer, truth = self.ask(query, options, layer=layer, inside=inside), self.truth(query, options, layer)
             numerics, places = self.subject.numerics(self.case.dtype), self.lists.places(layer)
             bound = stored_tolerance(truth, numerics, places)
             where = f"layer {layer}, which holds {places.lengths.tolist()}"

@@ -55,6 +55,10 @@ class CacheUnderTest(_Counters):
     def __getitem__(self, layer: int) -> LayerUnderTest:
         return LayerUnderTest(self._harness, self._cache, layer)
 
+    def begin_step(self, tokens: int, lengths: Any = None) -> CacheUnderTest:
+        """Begin a step; gives what stands in for the cache inside it."""
+        return CacheUnderTest(self._harness, self._call("begin_step", tokens, lengths=lengths))
+
     # Forgetting
 
     def truncate(self, lengths: Any) -> None:

@@ -178,6 +178,8 @@ class Subject:
                 self.outcomes["unchecked gradients, since the backend has no vjp"] += 1
             elif codes_of(error) == {"save"}:
                 self.outcomes["unchecked files, since the backend's own caches are not saved"] += 1
+            elif codes_of(error) == {"begin_step"}:
+                self.outcomes["unchecked steps, since the backend's own caches have none"] += 1
             elif self.path is not None and codes_of(error) == {"path"}:
                 held("refusal of the path")
                 self.outcomes[f"outside {_limit_of(error)}"] += 1

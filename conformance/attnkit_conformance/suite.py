@@ -15,6 +15,7 @@ from attnkit_conformance.checks.cache_rings import TestRing
 from attnkit_conformance.checks.cache_safety import TestFailedCalls, TestForgetting, TestOwnership, TestReorder
 from attnkit_conformance.checks.cache_saving import TestOffloading, TestSaving
 from attnkit_conformance.checks.cache_snapshots import TestSnapshots
+from attnkit_conformance.checks.cache_steps import TestSteps
 from attnkit_conformance.checks.causality import TestCausality, TestHiddenKeys, TestPadding
 from attnkit_conformance.checks.combinations import TestCombinations
 from attnkit_conformance.checks.core import TestCore
@@ -90,4 +91,5 @@ __all__ = [
     "TestSequences",
     "TestShift",
     "TestSnapshots",
+    "TestSteps",
 ]

@@ -24,10 +24,14 @@ from attnkit import (
     Reason,
     Sizes,
     SlotTable,
+    StepMirrors,
+    StepTables,
+    UnsupportedError,
 )
 from attnkit_cupy import dense, raw, storage
 from attnkit_cupy.emulator import EmulatedRuntime, EmulatorConfig
 from attnkit_cupy.runtime import Array, Runtime
+from attnkit_cupy.steps import StepSlots, StepTable, mirrored
 from attnkit_cupy.stored import Stored
 
 Run = Callable[[Array, Any, Any, Operands], AttentionOutput]
@@ -110,25 +114,38 @@ class CudaBackend(Backend):
 
         return run
 
+    def begin_step(self, pages: Pages, tables: StepTables, mirrors: StepMirrors | None) -> StepMirrors:
+        """Write a step into arrays that last, on the stream that is current; neither host nor device waits."""
+        with self.runtime.on(pages.planes[0]):
+            return mirrored(self.runtime.xp, tables, mirrors)
+
     def attend_pages(
-        self, query: Array, pages: Pages, table: SlotTable, operands: Operands, plan: Plan
+        self, query: Array, pages: Pages, table: SlotTable | StepTable, operands: Operands, plan: Plan
     ) -> AttentionOutput:
         """Attend over pages: the kernels read them where they lie; what cuBLAS multiplies is copied out first."""
         if plan.path != "raw":
+            if isinstance(table, StepTable):
+                raise UnsupportedError("a step cannot be captured:", {self.name: (_only_raw(plan.path),)})
             return super().attend_pages(query, pages, table, operands, plan)
         with self.runtime.on(pages.planes[0]):
             stored = Stored.of_pages(pages, table, self.runtime)
             return plan.run(query, stored, stored, operands)
 
-    def write(self, plane: Array, slots: storage.IntArray, tokens: Array) -> None:
+    def write(self, plane: Array, slots: storage.IntArray | StepSlots, tokens: Array) -> None:
         """Store tokens in slots, converted by value; the host does not wait for the device."""
         with self.runtime.on(plane):
-            storage.write(self.runtime, plane, self._mirrors.of(slots, self.runtime), tokens)
+            mirror = slots.array if isinstance(slots, StepSlots) else self._mirrors.of(slots, self.runtime)
+            storage.write(self.runtime, plane, mirror, tokens)
 
     def gather(self, plane: Array, slots: storage.IntArray) -> Array:
         """Copy slots ``[B, n]`` of a plane out, ``[B, K, n, F]``; a negative slot gives zeros."""
         with self.runtime.on(plane):
             return storage.gather(self.runtime, plane, self._mirrors.of(slots, self.runtime))
+
+
+def _only_raw(path: str) -> Reason:
+    hint = "call cache[layer] in place of step[layer]"
+    return Reason("path", "path", "raw, which reads mirrors of the step", path, hint)
 
 
 def _told(request: AttentionRequest, reasons: list[Reason]) -> set[str]:

@@ -15,6 +15,7 @@ import numpy as np
 from attnkit import Pages, Planes, SlotTable
 from attnkit_cupy.layout import element_strides, element_type, readable
 from attnkit_cupy.runtime import Runtime, ptr
+from attnkit_cupy.steps import PageTable, StepTable
 
 Array = Any
 Span = tuple[int, int]
@@ -57,24 +58,6 @@ class TokenSource(NamedTuple):
         size = self.array.dtype.itemsize
         places = self.address, *(stride * size for stride in self.strides)
         return all(place % _VECTOR_BYTES == 0 for place in places)
-
-
-class PageTable(NamedTuple):
-    """Which slots the tokens of each sequence lie in.
-
-    Attributes
-    ----------
-    first_slots
-        ``int32 [B, P]``: the slot of the first token of each page.
-    start
-        ``int64 [B]``: places of the first page that come before the first token.
-    page_size
-        Tokens of a page, which lie in a row.
-    """
-
-    first_slots: Array
-    start: Array
-    page_size: int
 
 
 class StoredKind(NamedTuple):
@@ -123,9 +106,11 @@ class Stored(NamedTuple):
         return cls(_array_source(key), _array_source(value), element_type(key))
 
     @classmethod
-    def of_pages(cls, pages: Pages, table: SlotTable, runtime: Runtime) -> Self:
+    def of_pages(cls, pages: Pages, table: SlotTable | StepTable, runtime: Runtime) -> Self:
         """Read planes where they lie: by strides where the sequences lie alike, else by a page table."""
         dtype = pages.key.dtype
+        if isinstance(table, StepTable):
+            return cls(_strided(pages.key, 0, 0), _strided(pages.value, 0, 0), dtype, table.pages)
         if table.stride is not None:
             return cls(_strided(pages.key, *table.stride), _strided(pages.value, *table.stride), dtype)
         mirror = MIRRORS.of(table, pages.page_size, runtime)

@@ -17,6 +17,7 @@ from attnkit_conformance.selftest.own_cache import OwnCaches
 from attnkit_conformance.selftest.plain import EVERYTHING, Flash, Plain, unregistered
 from attnkit_conformance.selftest.running import failures
 from attnkit_conformance.selftest.softmax import Split
+from attnkit_conformance.selftest.step_mutants import Mirroring
 from attnkit_conformance.subject import Subject
 
 # What a backend does not take is asked for all the same, and must not count against it.
@@ -53,6 +54,7 @@ CORRECT: dict[str, Callable[[], Subject]] = {
     "flash": lambda: unregistered(Flash()),
     "split-flash": lambda: unregistered(SplitFlash()),
     "own-caches": lambda: unregistered(OwnCaches()),
+    "mirroring": lambda: unregistered(Mirroring()),
     **{name: partial(modest, name) for name in MODEST},
     **{equivalent.mutant.name: equivalent.mutant.subject for equivalent in EQUIVALENTS},
 }

@@ -22,6 +22,7 @@ from attnkit_conformance.selftest.ring_mutants import RING_MUTANTS
 from attnkit_conformance.selftest.saving_mutants import SAVING_MUTANTS
 from attnkit_conformance.selftest.score_mutants import SCORE_MUTANTS
 from attnkit_conformance.selftest.stack_mutants import STACK_MUTANTS
+from attnkit_conformance.selftest.step_mutants import STEP_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
     *MASK_MUTANTS,
@@ -42,6 +43,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *PREFIX_MUTANTS,
     *CODEC_MUTANTS,
     *SAVING_MUTANTS,
+    *STEP_MUTANTS,
     *GRADIENT_MUTANTS,
 )
 BY_NAME: dict[str, Mutant] = {mutant.name: mutant for mutant in MUTANTS}

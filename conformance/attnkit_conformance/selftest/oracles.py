@@ -75,7 +75,7 @@ def _streaming(case: Case) -> float:
 
 
 def _exact(case: Case) -> float:
-    import mpmath  # type: ignore[import-untyped]  # optional, and without types
+    import mpmath
 
     output, lse = np.empty_like(case.truth.output), np.empty_like(case.truth.lse)
     with mpmath.workdps(DIGITS):

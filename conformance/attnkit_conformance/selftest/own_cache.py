@@ -172,6 +172,12 @@ class OwnCache:
         """Go back to a copy."""
         self.rows, self.ragged, self.size = deepcopy(snapshot)
 
+    def begin_step(self, tokens: int = 1, *, lengths: Any = None) -> Any:
+        """Refuse: nothing of it could be captured."""
+        del tokens, lengths
+        reason = ak.Reason("begin_step", "cache", "one of attnkit's", "the backend's own")
+        raise ak.UnsupportedError("the cache has no steps:", {NAME: (reason,)})
+
     def save(self, path: Any) -> None:
         """Refuse: what it would write, only it could read."""
         del path

@@ -7,6 +7,7 @@ which threads run, see ``EmulatorConfig``.
 """
 
 from attnkit_cupy.emulator.config import EmulatorConfig
+from attnkit_cupy.emulator.graph import CapturingRuntime
 from attnkit_cupy.emulator.runtime import EmulatedRuntime
 
-__all__ = ["EmulatedRuntime", "EmulatorConfig"]
+__all__ = ["CapturingRuntime", "EmulatedRuntime", "EmulatorConfig"]
