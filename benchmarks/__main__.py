@@ -3,6 +3,8 @@
 Exit code 1 where a bar is missed. Ratios are of medians taken in turns in one process; absolute times are the least of
 many rounds, since noise only adds.
 
+``python -m benchmarks crosscheck`` and ``crosscheck-faults`` compare backends over thousands of requests.
+
 ``python -m benchmarks soak [--steps N] [--seed N]``: use caches at random instead; exit code 1 where one fails.
 """
 
@@ -20,7 +22,18 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from benchmarks import cache_models, caches, decode, field, hf_generate, overhead, prefill, soak, torch_backend
+from benchmarks import (
+    cache_models,
+    caches,
+    crosscheck,
+    decode,
+    field,
+    hf_generate,
+    overhead,
+    prefill,
+    soak,
+    torch_backend,
+)
 from benchmarks.results import Benchmark, Result, table
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -45,6 +58,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "field": field.against_torch,
 }
 _SOAK = "soak"  # only where it is named: it takes as long as it is told to
+CROSSCHECKS: dict[str, Benchmark] = {"crosscheck": crosscheck.agreement, "crosscheck-faults": crosscheck.faults}
+"""Not measured but shown, and only where they are named."""
 
 
 def main(
@@ -57,7 +72,7 @@ def main(
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the results there as JSON.")] = None,
 ) -> None:
     """Measure the bars side by side and print a table."""
-    known = {**BENCHMARKS, _SOAK: partial(soak.against_lists, steps, seed)}
+    known = {**BENCHMARKS, **CROSSCHECKS, _SOAK: partial(soak.against_lists, steps, seed)}
     unknown = sorted(set(names or ()) - set(known))
     if unknown:
         raise typer.BadParameter(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")

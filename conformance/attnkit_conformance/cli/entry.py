@@ -19,9 +19,28 @@ def conform() -> typer.Typer:
     ImportError
         If a package of the extra ``conformance`` is missing.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise ImportError(f"{' and '.join(missing)} not installed; pip install 'attnkit[conformance]'")
+    needed(*_NEEDED)
     from attnkit_conformance.cli.app import app
 
     return app
+
+
+def crosscheck() -> typer.Typer:
+    """Put the same requests to two implementations, and say which one is wrong.
+
+    Raises
+    ------
+    ImportError
+        If a package of the extra ``conformance`` is missing.
+    """
+    needed(*_NEEDED)
+    from attnkit_conformance.crosscheck.cli import app
+
+    return app
+
+
+def needed(*packages: str) -> None:
+    """Raise ``ImportError`` unless packages of the extra ``conformance`` are there."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"{' and '.join(missing)} not installed; pip install 'attnkit[conformance]'")

@@ -120,5 +120,6 @@ def test_the_suite_is_listed_and_not_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
     listing, loaded = done.stdout.rstrip().rsplit("\n", 1)
-    assert "conform   Hold a backend to the contract" in listing
+    assert "conform     Hold a backend to the contract" in listing
+    assert "crosscheck  Put the same requests to two implementations" in listing
     assert loaded == "['attnkit_conformance', 'attnkit_conformance.cli', 'attnkit_conformance.cli.entry']"

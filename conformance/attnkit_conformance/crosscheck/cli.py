@@ -1,0 +1,167 @@
+"""``attnkit crosscheck A B``: two implementations, the same requests, and the oracle to say which of them is wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+import attnkit as ak
+from attnkit.cli.output import FAULT, console, print_line, print_table, reports_errors
+from attnkit_conformance.cases import DTYPES, Case
+from attnkit_conformance.cli.options import SeedOption, wrong_use
+from attnkit_conformance.crosscheck import requests as asking
+from attnkit_conformance.crosscheck.checking import crosscheck
+from attnkit_conformance.crosscheck.fuzzing import fuzz
+from attnkit_conformance.crosscheck.judging import NAMES, Name
+from attnkit_conformance.crosscheck.report import CrossReport, Finding, Statistics
+from attnkit_conformance.crosscheck.sides import Live
+from attnkit_conformance.harness.failures import BackendGone
+from attnkit_conformance.harness.targets import TargetError
+
+_GROUPS = f"{', '.join((*asking.GROUPS, asking.SUITE))}, or {asking.FORM}"
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+@reports_errors
+def command(
+    a: Annotated[str, typer.Argument(help="NAME, NAME:PATH or module:factory.")],
+    b: Annotated[str, typer.Argument(help="The other one.")],
+    cases: Annotated[str, typer.Option(help=f"What to ask: {_GROUPS}; several with ';'.")] = "",
+    fuzz_count: Annotated[int, typer.Option("--fuzz", min=0, help="How many requests at random.")] = 0,
+    seed: SeedOption = 0,
+    dtype: Annotated[
+        str, typer.Option(help=f"Element types, of {','.join(DTYPES)}; default: all that both take.")
+    ] = "",
+    drift: Annotated[bool, typer.Option("--drift", help="Ask for longer and longer sums too.")] = False,
+    isolated: Annotated[
+        bool, typer.Option("--isolated", help="Each side in a process of its own: crashes and hangs are findings.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that a request may take, with --isolated.")] = 60,
+    first: Annotated[bool, typer.Option("--first", help="Stop at the first request on which a side is wrong.")] = False,
+    repro: Annotated[
+        Path | None, typer.Option(help="Write programs that show what was found into this folder.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML page; '.json' writes JSON.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare two implementations; exits with 1 where one of them is wrong.
+
+    Distances are in units of the bounds that follow from the inputs: up to 1 is what rounding explains. By default 200
+    requests at random and the suite's structures are asked.
+    """
+    sys.path.insert(0, "")  # 'module:factory' is found from where the command is run
+    with _sides((a, b), isolated=isolated, seconds=timeout) as sides:
+        dtypes = _dtypes(dtype, sides)
+        count = fuzz_count or (0 if cases else 200)
+        spec = cases or ("" if fuzz_count else "structures")
+        found = crosscheck(
+            sides[0],
+            sides[1],
+            _requests(spec, count, seed, dtypes),
+            drift=asking.drift(dtypes, seed) if drift else (),
+            what="; ".join(filter(None, (spec, f"{count} at random, seed {seed}" if count else "", ", ".join(dtypes)))),
+            keep_going=not first,
+            repro=repro,
+        )
+    _give(found, report, json=json)
+    if not found.agree:
+        raise typer.Exit(FAULT)
+
+
+@contextmanager
+def _sides(targets: tuple[str, str], *, isolated: bool, seconds: float) -> Iterator[list[Live]]:
+    opened: list[Live] = []
+    try:
+        try:
+            for target in targets:  # one after the other: those that were opened are closed if the next cannot be
+                opened.append(Live(target, isolated=isolated, seconds=seconds))
+        except (TargetError, BackendGone) as error:
+            wrong_use(str(error))
+        yield opened
+    finally:
+        for side in opened:
+            side.close()
+
+
+def _dtypes(asked: str, sides: Iterable[Live]) -> list[str]:
+    wanted = [name for name in asked.split(",") if name] or list(DTYPES)
+    if unknown := sorted(set(wanted) - set(DTYPES)):
+        wrong_use(f"--dtype must be of {', '.join(DTYPES)}, got {', '.join(unknown)}")
+    both = [name for name in wanted if all(name in side.capabilities.dtypes for side in sides)]
+    if not both:
+        wrong_use(f"no element type among {', '.join(wanted)} is taken by both")
+    return both if not asked else wanted
+
+
+def _requests(spec: str, count: int, seed: int, dtypes: list[str]) -> list[Case]:
+    try:
+        found = asking.requests(spec, dtypes, seed) if spec else []
+    except (asking.SpecError, ak.AttnkitError) as error:
+        wrong_use(f"--cases: {error}")
+    return [*found, *fuzz(count, seed, dtypes)]
+
+
+def _give(found: CrossReport, report: Path | None, *, json: bool) -> None:
+    text = found.model_dump_json(indent=2)
+    if report is not None:
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.write_text(text + "\n" if report.suffix == ".json" else _page(found), "utf-8")
+    if json:
+        typer.echo(text)
+        return
+    _print(found)
+    if report is not None:
+        print_line(f"report: {report}")
+
+
+def _page(found: CrossReport) -> str:
+    from attnkit_conformance.crosscheck.page import page
+
+    return page(found)
+
+
+def _print(found: CrossReport) -> None:
+    names = {side: found.sides[side].name for side in NAMES}
+    verdict = "AGREE" if found.agree else "NOTHING TO COMPARE" if not found.findings else "DIFFER"
+    console().print(Text(f"{verdict}: A = {names['A']}, B = {names['B']}", style="bold " + _COLOURS[verdict]))
+    print_line(f"{found.compared} of {found.asked} requests compared in {found.seconds:.1f} s ({found.what})")
+    for reason, count in found.skipped.items():
+        print_line(f"  {count} not compared: {reason}")
+    if found.statistics:
+        print_table(_COLUMNS, map(_row, found.statistics))
+    for finding in found.findings:
+        for line in _told(finding, names):
+            print_line(line)
+    if found.more:
+        print_line(f"and {found.more} more requests on which a side is wrong")
+
+
+_COLOURS = {"AGREE": "green", "DIFFER": "red", "NOTHING TO COMPARE": "yellow"}
+_COLUMNS = ("part", "dtype", "elements", "|A-B| / (τA+τB)", "A / τA", "B / τB", "rms A", "rms B", "worst request")
+
+
+def _row(line: Statistics) -> list[str]:
+    numbers = (line.apart, line.error["A"], line.error["B"], line.rms["A"], line.rms["B"])
+    return [line.part, line.dtype, str(line.elements), *(f"{number:.3g}" for number in numbers), line.worst]
+
+
+def _told(finding: Finding, names: dict[Name, str]) -> Iterator[str]:
+    conventions = {side for side in finding.complaints if finding.conventions.get(side)}
+    word = "convention" if conventions == set(finding.complaints) else "wrong"
+    yield f"{word}: {', '.join(names[side] for side in finding.complaints)} on {finding.case}"
+    for side, complaint in finding.complaints.items():
+        yield f"    {names[side]}: {complaint}"
+        for convention in finding.conventions.get(side, ()):
+            yield f"    {names[side]}: convention: {convention}"
+    for title, text in (("where", finding.explanation), ("why", finding.weights), ("smallest", finding.smallest)):
+        if text:
+            yield f"    {title}: {text}"
+    if finding.folder:
+        yield f"    program: {finding.folder}/repro.py"

@@ -1,0 +1,123 @@
+"""Sides: whoever answers requests: a backend in this process or in one of its own, or answers that were written down.
+
+A side is never believed and never fatal: what it raises, refuses, or leaves behind when it dies is its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+import attnkit as ak
+from attnkit.numerics import Numerics, numerics_for
+from attnkit_conformance.cases import Case
+from attnkit_conformance.harness.failures import BackendGone, BackendHung
+from attnkit_conformance.subject import Answer, codes_of
+from attnkit_conformance.subjects import Subjects
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A call that a side does not take: the codes of its reasons."""
+
+    codes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A call that gave nothing: how (``"error"``, ``"died"``, ``"hung"``), and in words."""
+
+    how: str
+    message: str
+
+
+Given = Answer | Refused | Failed
+"""What a side gives."""
+
+
+class Side(Protocol):
+    """Whoever answers.
+
+    Attributes
+    ----------
+    name
+        As on a command line.
+    source
+        Where it comes from, in words.
+    """
+
+    name: str
+    source: str
+
+    def numerics(self, dtype: str) -> Numerics:
+        """Give the numerics that outputs of an element type are held to."""
+
+    def answer(self, case: Case) -> Given:
+        """Answer a request; the log-sum-exp is given where the side has it."""
+
+    def close(self) -> None:
+        """Let go of processes."""
+
+
+class Live:
+    """A backend, asked now.
+
+    Parameters
+    ----------
+    target
+        See ``attnkit_conformance.harness.targets``; or a backend itself.
+    isolated
+        It gets a process of its own, and another one whenever that ends.
+    seconds
+        Time for a request.
+    numerics
+        Element type -> numerics to hold it to; by default what it declares.
+    """
+
+    def __init__(
+        self,
+        target: str | ak.Backend,
+        *,
+        isolated: bool = False,
+        seconds: float = 60.0,
+        numerics: Mapping[str, Numerics] | None = None,
+    ) -> None:
+        self._subjects = Subjects(target, isolated=isolated)
+        self._seconds, self._numerics = seconds, dict(numerics or {})
+        self.name = self._subjects.name
+        self.source = self._subjects.current().description.source
+        self.capabilities = self._subjects.current().capabilities
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def numerics(self, dtype: str) -> Numerics:
+        """Give the numerics that outputs of an element type are held to."""
+        return self._numerics.get(dtype) or numerics_for(self.capabilities.numerics[dtype], dtype)
+
+    def answer(self, case: Case) -> Given:
+        """Ask; what is not declared is not asked for."""
+        missing = case.undeclared(self.capabilities)
+        if missing:
+            return Refused(missing)
+        try:
+            subject = self._subjects.current()
+            subject.harness.allow(self._seconds)
+            return subject.attention(case.arrays, case.options, lse=self.capabilities.lse)
+        except ak.UnsupportedError as error:
+            return Refused(tuple(sorted(codes_of(error))))
+        except BackendGone as error:
+            return Failed("hung" if isinstance(error, BackendHung) else "died", str(error))
+        except Exception as error:  # a backend may raise anything
+            return Failed("error", f"{type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """End its process, if it has one."""
+        self._subjects.close()
