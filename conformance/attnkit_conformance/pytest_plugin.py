@@ -222,12 +222,10 @@ def _level_of(item: pytest.Item) -> int:
 
 
 def _subject(target: str) -> Subject:
-    from attnkit_conformance.cli.target import refuse_programs
     from attnkit_conformance.harness.targets import TargetError, open_target
     from attnkit_conformance.subject import Subject
 
     try:
-        refuse_programs(target)
         return Subject(open_target(target))
     except TargetError as error:
         raise pytest.UsageError(f"{_OPTION} {error}") from error

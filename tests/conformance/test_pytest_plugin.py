@@ -144,7 +144,7 @@ def test_nothing_runs_without_a_backend_in_parallel(run: Run) -> None:
         ("nobody", "no backend named 'nobody'"),
         ("absent", "cannot run here: no device; buy one"),
         ("mean:long", "no such path; paths of mean: attention, short"),
-        ("cmd:./harness", "programs of other languages come with cross-checking"),
+        ("cmd:./harness", "no program './harness'; build it, or give its path"),
     ],
 )
 def test_a_backend_that_cannot_be_had_is_an_error(run: Run, name: str, message: str) -> None:

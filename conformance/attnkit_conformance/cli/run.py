@@ -14,7 +14,6 @@ from attnkit.cli.output import FAULT, console, print_json, print_line
 from attnkit_conformance.cli.options import JOURNAL, JsonOption, LevelOption, SeedOption, wrong_use
 from attnkit_conformance.cli.progress import Watch
 from attnkit_conformance.cli.summary import record, summary
-from attnkit_conformance.cli.target import refuse_programs
 from attnkit_conformance.conformance import run_conformance
 from attnkit_conformance.items import items
 from attnkit_conformance.reports.files import REPORT, write_report
@@ -26,7 +25,7 @@ _COLOURS = {"CONFORMANT": "green", "NOT": "red"}
 
 
 def run(
-    target: Annotated[str, typer.Argument(help="NAME, NAME:PATH or module:factory.")],
+    target: Annotated[str, typer.Argument(help="NAME, NAME:PATH, module:factory or cmd:PROGRAM.")],
     level: LevelOption = 2,
     seed: SeedOption = 0,
     sample: Annotated[float, typer.Option(help="Only this share of the items, chosen by the seed: > 0, up to 1.")] = 1,
@@ -70,7 +69,6 @@ def _run(target: str, asked: Mapping[str, Any], waivers: Path | None, folder: Pa
     total = None if asked["only"] else len(items(asked["level"], seed=asked["seed"], sample=asked["sample"]))
     journal = None if folder is None else _fresh(folder)
     try:
-        refuse_programs(target)
         known = () if waivers is None else load_waivers(waivers)
         with Watch(total) as watch:
             return run_conformance(target, **asked, waivers=known, journal=journal, on_result=watch.add)

@@ -31,7 +31,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 @app.command()
 @reports_errors
 def command(
-    a: Annotated[str, typer.Argument(help="NAME, NAME:PATH or module:factory.")],
+    a: Annotated[str, typer.Argument(help="NAME, NAME:PATH, module:factory or cmd:PROGRAM.")],
     b: Annotated[str, typer.Argument(help="The other one.")],
     cases: Annotated[str, typer.Option(help=f"What to ask: {_GROUPS}; several with ';'.")] = "",
     fuzz_count: Annotated[int, typer.Option("--fuzz", min=0, help="How many requests at random.")] = 0,

@@ -1,7 +1,7 @@
 """Target: how a backend under test is named on a command line, and made.
 
-``NAME`` is a registered backend, ``NAME:PATH`` one path of it, and ``module:factory`` anything importable that gives a
-``Backend`` when called without arguments, registered or not.
+``NAME`` is a registered backend, ``NAME:PATH`` one path of it, ``module:factory`` anything importable that gives a
+``Backend`` when called without arguments, registered or not, and ``cmd:COMMAND LINE`` a program of any language.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy as np
 import attnkit as ak
 from attnkit.arrays import numpy_dtype
 from attnkit_conformance.harness.local import Harness
+
+COMMAND = "cmd:"
 
 
 class TargetError(ValueError):
@@ -51,9 +53,11 @@ def _opened(target: str) -> Harness:
     plain, _, rest = target.partition(":")
     if plain in sources:
         return _registered(plain, rest, sources[plain])
+    if target.startswith(COMMAND):
+        return _commanded(target)
     if rest:
         return _made(plain, rest)
-    raise TargetError(f"no backend named {target!r}; {available()}; or give module:factory")
+    raise TargetError(f"no backend named {target!r}; {available()}; or give module:factory, or cmd:PROGRAM")
 
 
 def available() -> str:
@@ -89,6 +93,19 @@ def _registered(name: str, path: str, source: str) -> Harness:
     if path and path not in backend.paths:
         raise TargetError(f"{target}: no such path; paths of {name}: {', '.join(backend.paths)}")
     return Harness(target, backend, source=source)
+
+
+def _commanded(target: str) -> Harness:
+    """Start a program; it is imported only now, since it is a backend of the suite's own."""
+    from attnkit_conformance.command import CommandBackend, CommandFailureError
+
+    try:
+        backend = CommandBackend(target.removeprefix(COMMAND))
+    except (CommandFailureError, ValueError) as error:
+        raise TargetError(f"{target}: {error}") from error
+    told = backend.hello
+    source = " ".join(filter(None, (told.name, told.version, f"({told.language})" if told.language else "")))
+    return Harness(target, backend, choice=backend, source=source)
 
 
 def _made(module: str, factory: str) -> Harness:

@@ -70,7 +70,7 @@ def test_an_earlier_report_does_not_outlive_the_next_run(conform, plain, tmp_pat
     ("arguments", "words"),
     [
         (["nobody"], ["no backend named 'nobody'", "available: "]),
-        (["cmd:./harness"], ["cmd:./harness", "cross-checking", "module:factory"]),
+        (["cmd:./harness"], ["cmd:./harness", "no program", "build it"]),
         (["numpy:long"], ["no such path"]),
         (["nowhere:make", "--in-process"], ["No module named 'nowhere'"]),
         (["numpy", "--only", "ATTN-NOTHING-*"], ["only", "ATTN-NOTHING-*"]),
