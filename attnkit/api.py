@@ -27,7 +27,7 @@ from attnkit.masks import Mask
 from attnkit.packed import run_packed
 from attnkit.registry import BackendInfo, registry
 from attnkit.selection import current_choice, first_taken, select
-from attnkit.tracing import record
+from attnkit.tracing import Answered, observer, record
 
 Array = Any
 BackendChoice = str | Backend | Sequence[str | Backend] | None
@@ -318,6 +318,9 @@ def _run(
         selection = select(request, choice)
         record(request, selection, choice)
         result = selection.plan.run(*arrays, operands)
+        tell = observer()
+        if tell is not None:
+            tell(Answered(request, operands, *arrays, result, selection.backend, selection.plan.path))
     return result if len(query.shape) == 4 else _drop_axes(result, 4 - len(query.shape))
 
 

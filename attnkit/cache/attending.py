@@ -18,7 +18,7 @@ from attnkit.pages import IntArray, SlotTable
 from attnkit.request import AttentionRequest, Operands
 from attnkit.selection import select
 from attnkit.steps import StepMirrors, StepTables
-from attnkit.tracing import record
+from attnkit.tracing import Answered, observer, record
 
 if TYPE_CHECKING:
     from attnkit.cache.layout import Layout
@@ -62,7 +62,7 @@ def attend_table(
         options = options._replace(key_offset=key_offset)
     key, value = _stored_arrays(cache, table.longest)
     request, operands = describe_call(query, key, value, options, lse, cached=True)
-    return _run(cache, layer, query, table, request, operands)
+    return _run(cache, layer, query, table, table, request, operands)
 
 
 def attend_mirrored(
@@ -86,17 +86,29 @@ def attend_mirrored(
     operands = operands._replace(
         query_lengths=mirrors.query_lengths, kv_lengths=mirrors.kv_lengths, key_offset=mirrors.key_offset
     )
-    return _run(cache, layer, query, mirrors.table, request, operands)
+    return _run(cache, layer, query, mirrors.table, tables.table, request, operands)
 
 
 def _run(
-    cache: Layout, layer: int, query: Array, table: Any, request: AttentionRequest, operands: Operands
+    cache: Layout,
+    layer: int,
+    query: Array,
+    table: Any,
+    held: SlotTable,
+    request: AttentionRequest,
+    operands: Operands,
 ) -> AttentionOutput:
+    """Let the backend attend over ``table``: the slots that are ``held``, or their mirror."""
     selection = select(request, cache.choice)
     pages = cache.pages[layer]
     check_device("query", query, pages.planes[0], "the cache")
     record(request, selection, cache.choice)
-    return cache.backend.attend_pages(query, pages, table, operands, selection.plan)
+    result = cache.backend.attend_pages(query, pages, table, operands, selection.plan)
+    tell = observer()
+    if tell is not None:
+        key, value = pages.key.read(cache.backend, held.slots), pages.value.read(cache.backend, held.slots)
+        tell(Answered(request, operands, query, key, value, result, cache.backend, selection.plan.path))
+    return result
 
 
 def _check_query(cache: Layout, query: Array) -> None:

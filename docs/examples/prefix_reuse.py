@@ -2,7 +2,6 @@
 
 python docs/examples/prefix_reuse.py
 """
-# ruff: noqa: T201  # programs print
 
 from __future__ import annotations
 

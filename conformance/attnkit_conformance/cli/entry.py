@@ -39,6 +39,34 @@ def crosscheck() -> typer.Typer:
     return app
 
 
+def record() -> typer.Typer:
+    """Run something, and record its attention calls for another machine.
+
+    Raises
+    ------
+    ImportError
+        If a package of the extra ``conformance`` is missing.
+    """
+    needed(*_NEEDED)
+    from attnkit_conformance.recording.cli import app
+
+    return app
+
+
+def vectors() -> typer.Typer:
+    """Write golden vectors, with what they must give and how nearly, and verify answers to them.
+
+    Raises
+    ------
+    ImportError
+        If a package of the extra ``conformance`` is missing.
+    """
+    needed(*_NEEDED, "mpmath")
+    from attnkit_conformance.vectors.cli import app
+
+    return app
+
+
 def needed(*packages: str) -> None:
     """Raise ``ImportError`` unless packages of the extra ``conformance`` are there."""
     missing = [name for name in packages if find_spec(name) is None]

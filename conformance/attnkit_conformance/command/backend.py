@@ -15,11 +15,11 @@ import numpy as np
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import attnkit as ak
-from attnkit_conformance.cases import Case
 from attnkit_conformance.command import messages
 from attnkit_conformance.command.exchange import Exchange
 from attnkit_conformance.command.lines import CommandFailureError, Lines
 from attnkit_conformance.command.messages import Attend, Done, Errored, Unsupported
+from attnkit_conformance.packages.calls import case_of_call
 from attnkit_conformance.reports.declared import capabilities_of, declared
 
 Array = np.ndarray[Any, Any]
@@ -66,7 +66,7 @@ class CommandBackend(ak.Backend):
         self, query: Array, key: Array, value: Array, operands: ak.Operands, request: ak.AttentionRequest
     ) -> ak.AttentionOutput:
         """Let the program compute one call."""
-        case = _case(query, key, value, operands, request)
+        case = case_of_call(query, key, value, operands, request)
         with self._lock:
             told = self._exchange.put(case, lse=request.lse)
             reply = self._ask(Attend(id=self._next(), folder=str(self._exchange.folder)), _ATTENDED, self.seconds)
@@ -152,40 +152,3 @@ class CommandBackend(ak.Backend):
 
 def _text(message: BaseModel) -> str:
     return message.model_dump_json()
-
-
-def _case(query: Array, key: Array, value: Array, operands: ak.Operands, request: ak.AttentionRequest) -> Case:
-    """Give a call as a case."""
-    names = ("bias", "sinks", "query_lengths", "kv_lengths", "query_offset", "key_offset")
-    options = {name: getattr(operands, name) for name in names if getattr(operands, name) is not None}
-    if operands.alibi is not None:
-        options["alibi"] = operands.alibi[0] if len(operands.alibi) == 1 else operands.alibi
-    if request.softcap is not None:
-        options["softcap"] = request.softcap
-    terms = _terms(operands, request.mask)
-    if terms:
-        options["mask"] = ak.Mask(terms)
-    return Case(
-        label="call",
-        batch=request.batch,
-        heads=request.num_heads,
-        kv_heads=request.num_kv_heads,
-        queries=request.query_length,
-        keys=operands.key_length,
-        head_dim=request.head_dim,
-        value_dim=request.value_dim,
-        dtype=request.dtype,
-        options={**options, "scale": request.scale},
-    ).holding((query, key, value))
-
-
-def _terms(operands: ak.Operands, mask: ak.MaskStructure) -> tuple[tuple[Any, ...], ...]:
-    """Put the terms of a mask together again."""
-    terms: list[tuple[Any, ...]] = [("causal",)] if mask.causal else []
-    if mask.left is not None or mask.right is not None:
-        terms.append(("window", mask.left, mask.right))
-    if mask.prefix is not None:
-        terms.append(("prefix", mask.prefix))
-    terms += [("chunked", size) for size in mask.chunks]
-    terms += [("documents", *pair) for pair in operands.documents]
-    return (*terms, *(("dense", array) for array in operands.dense))

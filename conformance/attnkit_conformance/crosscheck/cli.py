@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -20,9 +21,11 @@ from attnkit_conformance.crosscheck.checking import crosscheck
 from attnkit_conformance.crosscheck.fuzzing import fuzz
 from attnkit_conformance.crosscheck.judging import NAMES, Name
 from attnkit_conformance.crosscheck.report import CrossReport, Finding, Statistics
-from attnkit_conformance.crosscheck.sides import Live
+from attnkit_conformance.crosscheck.sides import Live, Recorded
 from attnkit_conformance.harness.failures import BackendGone
 from attnkit_conformance.harness.targets import TargetError
+from attnkit_conformance.packages import PackageError
+from attnkit_conformance.packages.folder import MANIFEST
 
 _GROUPS = f"{', '.join((*asking.GROUPS, asking.SUITE))}, or {asking.FORM}"
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -32,8 +35,9 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 @reports_errors
 def command(
     a: Annotated[str, typer.Argument(help="NAME, NAME:PATH, module:factory or cmd:PROGRAM.")],
-    b: Annotated[str, typer.Argument(help="The other one.")],
+    b: Annotated[str, typer.Argument(help="The other one; each may be a folder of recorded answers too.")],
     cases: Annotated[str, typer.Option(help=f"What to ask: {_GROUPS}; several with ';'.")] = "",
+    recorded: Annotated[Path | None, typer.Option(help="Ask what a recording, or another package, holds.")] = None,
     fuzz_count: Annotated[int, typer.Option("--fuzz", min=0, help="How many requests at random.")] = 0,
     seed: SeedOption = 0,
     dtype: Annotated[
@@ -59,14 +63,17 @@ def command(
     sys.path.insert(0, "")  # 'module:factory' is found from where the command is run
     with _sides((a, b), isolated=isolated, seconds=timeout) as sides:
         dtypes = _dtypes(dtype, sides)
-        count = fuzz_count or (0 if cases else 200)
-        spec = cases or ("" if fuzz_count else "structures")
+        replayed = _replayed(sides, recorded)
+        usual = not (cases or fuzz_count or replayed)
+        count, spec = fuzz_count or 200 * usual, cases or "structures" * usual
+        told = "" if replayed is None else replayed.source
+        at_random = f"{count} at random, seed {seed}" if count else ""
         found = crosscheck(
             sides[0],
             sides[1],
-            _requests(spec, count, seed, dtypes),
+            chain(replayed.requests() if replayed else (), _requests(spec, count, seed, dtypes)),
             drift=asking.drift(dtypes, seed) if drift else (),
-            what="; ".join(filter(None, (spec, f"{count} at random, seed {seed}" if count else "", ", ".join(dtypes)))),
+            what="; ".join(filter(None, (told, spec, at_random, ", ".join(dtypes)))),
             keep_going=not first,
             repro=repro,
         )
@@ -76,13 +83,15 @@ def command(
 
 
 @contextmanager
-def _sides(targets: tuple[str, str], *, isolated: bool, seconds: float) -> Iterator[list[Live]]:
-    opened: list[Live] = []
+def _sides(targets: tuple[str, str], *, isolated: bool, seconds: float) -> Iterator[list[Live | Recorded]]:
+    opened: list[Live | Recorded] = []
     try:
         try:
             for target in targets:  # one after the other: those that were opened are closed if the next cannot be
-                opened.append(Live(target, isolated=isolated, seconds=seconds))
-        except (TargetError, BackendGone) as error:
+                place = Path(target)
+                recorded = (place / MANIFEST).is_file()
+                opened.append(Recorded(place) if recorded else Live(target, isolated=isolated, seconds=seconds))
+        except (TargetError, BackendGone, PackageError) as error:
             wrong_use(str(error))
         yield opened
     finally:
@@ -90,11 +99,21 @@ def _sides(targets: tuple[str, str], *, isolated: bool, seconds: float) -> Itera
             side.close()
 
 
-def _dtypes(asked: str, sides: Iterable[Live]) -> list[str]:
+def _replayed(sides: Iterable[Live | Recorded], folder: Path | None) -> Recorded | None:
+    """Give the package whose calls are asked: the one that is named, or the side that is one."""
+    try:
+        named = None if folder is None else Recorded(folder)
+    except PackageError as error:
+        wrong_use(f"--recorded: {error}")
+    return named or next((side for side in sides if isinstance(side, Recorded)), None)
+
+
+def _dtypes(asked: str, sides: Iterable[Live | Recorded]) -> list[str]:
     wanted = [name for name in asked.split(",") if name] or list(DTYPES)
     if unknown := sorted(set(wanted) - set(DTYPES)):
         wrong_use(f"--dtype must be of {', '.join(DTYPES)}, got {', '.join(unknown)}")
-    both = [name for name in wanted if all(name in side.capabilities.dtypes for side in sides)]
+    live = [side for side in sides if isinstance(side, Live)]
+    both = [name for name in wanted if all(name in side.capabilities.dtypes for side in live)]
     if not both:
         wrong_use(f"no element type among {', '.join(wanted)} is taken by both")
     return both if not asked else wanted

@@ -5,8 +5,9 @@ A side is never believed and never fatal: what it raises, refuses, or leaves beh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -14,6 +15,7 @@ import attnkit as ak
 from attnkit.numerics import Numerics, numerics_for
 from attnkit_conformance.cases import Case
 from attnkit_conformance.harness.failures import BackendGone, BackendHung
+from attnkit_conformance.packages import Package, PackageError, problems
 from attnkit_conformance.subject import Answer, codes_of
 from attnkit_conformance.subjects import Subjects
 
@@ -121,3 +123,49 @@ class Live:
     def close(self) -> None:
         """End its process, if it has one."""
         self._subjects.close()
+
+
+class Recorded:
+    """Answers that were written down: a package with outputs.
+
+    Parameters
+    ----------
+    path
+        Its folder.
+
+    Raises
+    ------
+    PackageError
+        If it is none, or a file in it is not what was written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        found = problems(path)
+        if found:
+            raise PackageError(f"{path}: {'; '.join(found[:3])}")
+        self.package = Package.open(path)
+        manifest = self.package.manifest
+        self.name = str(path)
+        self.source = f"{manifest.kind} of {len(manifest.cases)} calls by {manifest.made_by or 'nobody named'}"
+
+    def requests(self) -> Iterator[Case]:
+        """Give its calls."""
+        return (self.package.read(name).case for name in self.package.names)
+
+    def numerics(self, dtype: str) -> Numerics:
+        """Give the numerics that it says its outputs are of."""
+        return numerics_for(self.package.manifest.numerics[dtype], dtype)
+
+    def answer(self, case: Case) -> Given:
+        """Look the call up by its name."""
+        if case.label not in self.package.names:
+            return Refused(("not recorded",))
+        entry = self.package.read(case.label)
+        if entry.refused:
+            return Refused((entry.refused,))
+        if "output" not in entry.outputs:
+            return Refused(("no output",))
+        return Answer(entry.outputs["output"], entry.outputs.get("lse"))
+
+    def close(self) -> None:
+        """Do nothing."""

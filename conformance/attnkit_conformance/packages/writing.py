@@ -58,7 +58,7 @@ class PackageWriter:
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise PackageError(f"{path}: must be a new or an empty folder")
         self._place = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        self._kind, self._numerics, self._made_by = kind, dict(numerics), made_by
+        self._kind, self.numerics, self.made_by = kind, dict(numerics), made_by
         self.about: dict[str, Any] = dict(about or {})
         self._texts = dict(texts or {})
         self._names: list[str] = []
@@ -130,8 +130,8 @@ class PackageWriter:
             kind=self._kind,
             contract=CONTRACT,
             suite=version("attnkit"),
-            made_by=self._made_by,
-            numerics=self._numerics,
+            made_by=self.made_by,
+            numerics=self.numerics,
             cases=tuple(self._names),
             files=files,
             about=self.about,
