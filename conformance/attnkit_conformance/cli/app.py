@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from attnkit.cli.output import reports_errors
+from attnkit_conformance.blind.cli import issue, judge
 from attnkit_conformance.cli.catalogue import catalogue
 from attnkit_conformance.cli.diff import diff
 from attnkit_conformance.cli.explain import explain
@@ -20,5 +21,5 @@ app = typer.Typer(
     help="Hold a backend to the contract. Exit codes: 0 conformant, 1 not, 2 wrong use.",
 )
 app.command("list")(reports_errors(catalogue))
-for _command in (explain, run, report, verify_report, diff, selftest):
+for _command in (explain, run, report, verify_report, diff, selftest, issue, judge):
     app.command()(reports_errors(_command))
