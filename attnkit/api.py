@@ -24,7 +24,7 @@ from attnkit.errors import ShapeError
 from attnkit.explanation import Explanation, explain_request
 from attnkit.interception import interceptor
 from attnkit.masks import Mask
-from attnkit.packed import run_packed
+from attnkit.packed import run_packed, run_together
 from attnkit.registry import BackendInfo, registry
 from attnkit.selection import current_choice, first_taken, select
 from attnkit.tracing import Answered, observer, record
@@ -210,7 +210,14 @@ def attention_packed(
     def run(query: Array, key: Array, value: Array) -> AttentionOutput:
         return _run(query, key, value, options, False, backend)
 
-    return run_packed(query, key, value, cu_q, cu_k, (max_q, max_k), run).output
+    def together(
+        query: Array, key: Array, value: Array, starts_q: list[int], starts_k: list[int]
+    ) -> AttentionOutput | None:
+        if type(query) is not np.ndarray and interceptor(type(query)) is not None:
+            return None  # it may be a stand-in, which cannot be looked at
+        return run_together(query, key, value, starts_q, starts_k, options, current_choice(backend))
+
+    return run_packed(query, key, value, cu_q, cu_k, (max_q, max_k), run, together).output
 
 
 def make_cache(config: KVCacheConfig, *, backend: BackendChoice = None, pool: PagePool | None = None) -> KVCache:

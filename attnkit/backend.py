@@ -242,6 +242,34 @@ class Backend(ABC):
         value = pages.value.read(self, table.slots) if value is None else value
         return plan.run(query, key, value, operands)
 
+    def attend_packed(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        starts: tuple[Sequence[int], Sequence[int]],
+        operands: Operands,
+        plan: Plan,
+    ) -> AttentionOutput | None:
+        """Attend over sequences laid end to end, all of them at once; ``None``: the caller asks for one by one.
+
+        Parameters
+        ----------
+        query, key, value
+            ``[N, H, D]``, ``[M, K, D]``, ``[M, K, E]``; any strides, never to be modified.
+        starts
+            Of the queries and of the keys of each sequence, host integers ``[B + 1]``.
+        operands, plan
+            Those of the same sequences as a padded batch, with ``query_lengths`` and ``kv_lengths``.
+
+        Returns
+        -------
+        AttentionOutput
+            Output ``[N, H, E]``.
+        """
+        del query, key, value, starts, operands, plan  # only where a call costs more than its work is there a point
+        return None
+
     def vjp(
         self, function: Callable[..., Sequence[Array]], arrays: Sequence[Array], cotangents: Sequence[Array]
     ) -> tuple[Sequence[Array], Sequence[Array]]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.arrays import namespace
+from attnkit.arrays import library_of, namespace
 from attnkit.backend import AttentionOutput
+from attnkit.call import Options, describe_call
 from attnkit.checks import check_array, common_device, host_array, integers
-from attnkit.errors import DTypeError, ShapeError
+from attnkit.errors import DTypeError, ShapeError, UnsupportedError
+from attnkit.selection import Choice, select
+from attnkit.tracing import observer, record
 
 Array = Any
 
@@ -24,8 +27,9 @@ def run_packed(
     cu_k: Array,
     limits: tuple[int | None, int | None],
     run: Callable[[Array, Array, Array], AttentionOutput],
+    together: Callable[[Array, Array, Array, list[int], list[int]], AttentionOutput | None],
 ) -> AttentionOutput:
-    """Call ``run`` with each sequence as ``[1, H, T_b, D]`` views and lay the results end to end.
+    """Let the backend take all sequences ``together``, or call ``run`` with each and lay the results end to end.
 
     Parameters
     ----------
@@ -36,7 +40,10 @@ def run_packed(
     limits
         The longest query and key length that the caller promises, or ``None``.
     run
-        Attention of one sequence.
+        Attention of one sequence, given as ``[1, H, T_b, D]`` views.
+    together
+        Attention of all sequences, of which the last two arguments give the starts; ``None`` where the backend takes
+        them one by one.
 
     Raises
     ------
@@ -53,6 +60,9 @@ def run_packed(
     starts_k = _starts("cu_k", cu_k, key.shape[0], "M", "max_k", limits[1])
     if len(starts_q) != len(starts_k):
         raise ShapeError(f"cu_q and cu_k must both be [B + 1], got lengths {len(starts_q)} and {len(starts_k)}")
+    whole = together(query, key, value, starts_q, starts_k)
+    if whole is not None:
+        return whole
     xp = namespace(query, key, value)
     parts = [run(*_sequence(xp, (query, key, value), starts_q, starts_k, b)) for b in range(len(starts_q) - 1)]
     if not parts:
@@ -61,6 +71,44 @@ def run_packed(
     lses = [part.lse[0] for part in parts if part.lse is not None]
     lse = xp.concat(lses, axis=1) if lses else None
     return AttentionOutput(output, lse)
+
+
+def run_together(
+    query: Array, key: Array, value: Array, starts_q: list[int], starts_k: list[int], options: Options, choice: Choice
+) -> AttentionOutput | None:
+    """Put all sequences to the backend at once: as a batch of padded ones, of which it gets the packed arrays.
+
+    ``None`` where it takes them one by one, or does not take such a batch; and where calls are observed, since what is
+    observed is a call with arrays of its own.
+    """
+    lengths_q, lengths_k = np.diff(starts_q), np.diff(starts_k)
+    batch = len(lengths_q)
+    if batch < 2 or not query.shape[0] or not query.dtype == key.dtype == value.dtype or observer() is not None:
+        return None
+    (heads, head_dim), (kv_heads, key_dim) = query.shape[1:], key.shape[1:]
+    xp, most_q, most_k = namespace(query), int(lengths_q.max()), int(lengths_k.max())
+    like = xp.broadcast_to(xp.permute_dims(query[:1], (1, 0, 2))[None], (batch, heads, most_q, head_dim))
+    stored = [Described((batch, kv_heads, most_k, size), key.dtype) for size in (key_dim, value.shape[2])]
+    options = options._replace(query_lengths=lengths_q, kv_lengths=lengths_k)
+    try:
+        request, operands = describe_call(like, stored[0], stored[1], options, False, cached=True)
+        selection = select(request, choice)
+    except UnsupportedError:
+        return None
+    backend = selection.backend
+    if library_of(query) not in backend.capabilities().libraries:
+        return None
+    result = backend.attend_packed(query, key, value, (starts_q, starts_k), operands, selection.plan)
+    if result is not None:
+        record(request, selection, choice)
+    return result
+
+
+class Described(NamedTuple):
+    """Shape and element type of keys or values, as a call sees them."""
+
+    shape: tuple[int, ...]
+    dtype: Any
 
 
 def _sequence(

@@ -6,7 +6,7 @@ size, ``E`` value head size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ from attnkit import (
     StepTables,
     UnsupportedError,
 )
-from attnkit_cupy import dense, raw, storage
+from attnkit_cupy import dense, packed, raw, storage
 from attnkit_cupy.emulator import EmulatedRuntime, EmulatorConfig
 from attnkit_cupy.runtime import Array, Runtime
 from attnkit_cupy.steps import StepSlots, StepTable, mirrored
@@ -130,6 +130,21 @@ class CudaBackend(Backend):
         with self.runtime.on(pages.planes[0]):
             stored = Stored.of_pages(pages, table, self.runtime)
             return plan.run(query, stored, stored, operands)
+
+    def attend_packed(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        starts: tuple[Sequence[int], Sequence[int]],
+        operands: Operands,
+        plan: Plan,
+    ) -> AttentionOutput | None:
+        """Attend over packed sequences in as few launches as over one, unless padding would be most of the queries."""
+        if plan.path != "raw" or not packed.is_worth_it(starts):
+            return None
+        with self.runtime.on(query):
+            return packed.attend(self.runtime, query, key, value, starts, operands, plan)
 
     def write(self, plane: Array, slots: storage.IntArray | StepSlots, tokens: Array) -> None:
         """Store tokens in slots, converted by value; the host does not wait for the device."""

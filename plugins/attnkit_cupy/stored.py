@@ -6,7 +6,8 @@ plane, ``P`` pages of a sequence.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 from weakref import ref
 
@@ -106,6 +107,15 @@ class Stored(NamedTuple):
         return cls(_array_source(key), _array_source(value), element_type(key))
 
     @classmethod
+    def of_packed(cls, key: Array, value: Array, starts: Sequence[int], runtime: Runtime) -> Self:
+        """Read sequences laid end to end, ``[M, K, D]`` and ``[M, K, E]``: each is one page, from its start on."""
+        xp = runtime.xp
+        key, value = (readable(array.transpose(1, 0, 2), xp) for array in (key, value))
+        longest = max(stop - start for start, stop in pairwise(starts))
+        table = PageTable(xp.asarray(np.array(starts[:-1], np.int32)[:, None]), None, max(longest, 1))
+        return cls(_plane_source(key), _plane_source(value), element_type(key), table)
+
+    @classmethod
     def of_pages(cls, pages: Pages, table: SlotTable | StepTable, runtime: Runtime) -> Self:
         """Read planes where they lie: by strides where the sequences lie alike, else by a page table."""
         dtype = pages.key.dtype
@@ -115,6 +125,10 @@ class Stored(NamedTuple):
             return cls(_strided(pages.key, *table.stride), _strided(pages.value, *table.stride), dtype)
         mirror = MIRRORS.of(table, pages.page_size, runtime)
         return cls(_strided(pages.key, 0, 0), _strided(pages.value, 0, 0), dtype, mirror)
+
+
+def _plane_source(plane: Array) -> TokenSource:
+    return TokenSource(plane, ptr(plane), _plane_strides(plane, 0), element_type(plane))
 
 
 def _array_source(array: Array) -> TokenSource:
