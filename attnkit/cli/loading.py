@@ -11,6 +11,7 @@ from attnkit.arrays import DTYPES
 from attnkit.cli.output import WRONG_USE, console
 
 if TYPE_CHECKING:
+    from attnkit.backend import Backend
     from attnkit.config import DType
     from attnkit.models import Llama, Tokenizer
     from attnkit.tracing import Call
@@ -31,7 +32,7 @@ ModelOption = Annotated[
 ]
 
 
-def load(path: Path | None, backend: str | None, dtype: str) -> tuple[Llama, Tokenizer]:
+def load(path: Path | None, backend: str | Backend | None, dtype: str) -> tuple[Llama, Tokenizer]:
     """Load a model and its tokenizer; wrong use where a path that was given holds none, or there is no such type."""
     if dtype not in DTYPES:
         wrong_use(f"--dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")

@@ -53,6 +53,11 @@ def command(
         Path | None, typer.Option(help="Write programs that show what was found into this folder.")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML page; '.json' writes JSON.")] = None,
+    model: Annotated[
+        str, typer.Option(help="Run this model instead, layer by layer: smollm2, a GGUF file or a directory.")
+    ] = "",
+    text: Annotated[Path | None, typer.Option(help="The text for --model, UTF-8; default: a sentence.")] = None,
+    tokens: Annotated[int, typer.Option(min=2, help="The most tokens of the text, with --model.")] = 48,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare two implementations; exits with 1 where one of them is wrong.
@@ -61,6 +66,11 @@ def command(
     requests at random and the suite's structures are asked.
     """
     sys.path.insert(0, "")  # 'module:factory' is found from where the command is run
+    if model:
+        from attnkit_conformance.crosscheck.model.cli import layer_by_layer
+
+        layer_by_layer(a, b, model, text, tokens, dtype or "float32", report, json=json)
+        return
     with _sides((a, b), isolated=isolated, seconds=timeout) as sides:
         dtypes = _dtypes(dtype, sides)
         replayed = _replayed(sides, recorded)

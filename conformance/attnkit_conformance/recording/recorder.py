@@ -49,10 +49,10 @@ class Tape:
         if reason:
             self.left_out[reason] += 1
             return
-        query, key, value = (_host(array, call.backend) for array in (call.query, call.key, call.value))
+        query, key, value, output = on_host(call)
         operands = _on_host(call.operands, call.backend)
         case = case_of_call(query, key, value, operands, call.request)
-        outputs = {"output": _host(call.result.output, call.backend)}
+        outputs = {"output": output}
         if call.result.lse is not None:
             outputs["lse"] = _host(call.result.lse, call.backend)
         self._writer.add(f"call-{self.calls:05d}", case, outputs=outputs, lse="lse" in outputs)
@@ -104,6 +104,14 @@ def record(path: str | Path, *, most_calls: int = 10_000, most_bytes: int = 1 <<
         writer.about = {"left_out": dict(tape.left_out), "ended": type(problem).__name__ if problem else "well"}
     if problem is not None:
         raise problem
+
+
+def on_host(call: Answered) -> tuple[Array, Array, Array, Array]:
+    """Copy query, key, value and output of a call to the host."""
+    query, key, value, output = (
+        _host(array, call.backend) for array in (call.query, call.key, call.value, call.result.output)
+    )
+    return query, key, value, output
 
 
 def _kind(dtype: str) -> np.dtype[Any]:
