@@ -12,6 +12,7 @@ from attnkit.cli.loading import wrong_use
 from attnkit.cli.output import FAULT, print_json, print_line, print_table, reports_errors
 from attnkit_conformance.vectors.exporting import DTYPES, export
 from attnkit_conformance.vectors.formats import FORMATS
+from attnkit_conformance.vectors.onnx_export import TOLD, export_onnx
 from attnkit_conformance.vectors.report import page
 from attnkit_conformance.vectors.verifying import Verification, summary, verify
 
@@ -65,6 +66,19 @@ def verify_vectors(
         raise typer.Exit(FAULT)
 
 
+def export_models(
+    folder: Annotated[Path, typer.Argument(help="The package of vectors.")],
+    models: Annotated[Path, typer.Argument(help="A new or empty folder.")],
+) -> None:
+    """Write each vector that ONNX's operator Attention can express as a model with a test data set."""
+    try:
+        told = export_onnx(folder, models)
+    except (ValueError, ImportError) as error:
+        wrong_use(str(error))
+    left_out = {name: lines for name, lines in told.items() if any(line.startswith("left out") for line in lines)}
+    print_line(f"{models}: {len(told) - len(left_out)} models, {len(left_out)} left out; {TOLD} says why")
+
+
 def _print(found: Verification) -> None:
     if found.damage:
         print_line("CHANGED: the vectors are not as they were written")
@@ -83,3 +97,4 @@ def _print(found: Verification) -> None:
 
 app.command("export")(reports_errors(export_vectors))
 app.command("verify")(reports_errors(verify_vectors))
+app.command("onnx")(reports_errors(export_models))
