@@ -157,6 +157,23 @@ def _bounded(name: str, array: IntArray, most: int, axis: str) -> IntArray:
     return array
 
 
+def layer_number(layer: Any, count: int) -> int:
+    """Give the number of a layer, 0 to ``count - 1``; negative ones count from the last.
+
+    Raises
+    ------
+    IndexError
+        If there is no such layer.
+    DTypeError
+        If it is no integer.
+    """
+    if isinstance(layer, bool) or not isinstance(layer, int | np.integer):
+        raise DTypeError(f"layer must be an integer, got {layer!r}")
+    if not -count <= layer < count:
+        raise IndexError(f"layer must lie in 0..{count - 1}, got {layer}")
+    return int(layer) % count
+
+
 def row_number(name: str, number: Any, batch: int) -> int:
     """Give the number of one sequence, 0 to ``batch - 1``, or raise an error."""
     if isinstance(number, bool | np.bool_) or not isinstance(number, int | np.integer):

@@ -23,7 +23,7 @@ from attnkit.cache.layout import Array, Layout, Rows
 from attnkit.cache.locking import locked
 from attnkit.cache.offloading import Offloaded, join, offload
 from attnkit.cache.stepping import Step, begin
-from attnkit.checks import host_integers, row_number, row_numbers
+from attnkit.checks import host_integers, layer_number, row_number, row_numbers
 from attnkit.errors import DTypeError, ShapeError
 from attnkit.pages import IntArray
 
@@ -58,11 +58,7 @@ class KVCache(Layout):
         DTypeError
             If it is no integer.
         """
-        if isinstance(layer, bool) or not isinstance(layer, int | np.integer):
-            raise DTypeError(f"layer must be an integer, got {layer!r}")
-        if not -len(self) <= layer < len(self):
-            raise IndexError(f"layer must lie in 0..{len(self) - 1}, got {layer}")
-        return CacheLayer(self, int(layer) % len(self))
+        return CacheLayer(self, layer_number(layer, len(self)))
 
     def __iter__(self) -> Iterator[CacheLayer]:
         return (CacheLayer(self, number) for number in range(len(self)))

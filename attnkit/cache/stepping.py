@@ -23,9 +23,9 @@ from attnkit.cache.attending import attend_layer, attend_mirrored, check_tokens,
 from attnkit.cache.counters import Counters, Ragged
 from attnkit.cache.locking import locked
 from attnkit.call import Options
-from attnkit.checks import host_lengths
+from attnkit.checks import host_lengths, layer_number
 from attnkit.conversion import convert
-from attnkit.errors import DTypeError, ShapeError
+from attnkit.errors import ShapeError
 from attnkit.masks import Mask
 from attnkit.pages import IntArray
 from attnkit.steps import StepMirrors, StepTables
@@ -63,11 +63,7 @@ class Step:
 
     def __getitem__(self, layer: int) -> StepLayer:
         """Give a layer; as ``cache[layer]``."""
-        if isinstance(layer, bool) or not isinstance(layer, int | np.integer):
-            raise DTypeError(f"layer must be an integer, got {layer!r}")
-        if not -len(self) <= layer < len(self):
-            raise IndexError(f"layer must lie in 0..{len(self) - 1}, got {layer}")
-        return StepLayer(self, int(layer) % len(self))
+        return StepLayer(self, layer_number(layer, len(self)))
 
     def __iter__(self) -> Iterator[StepLayer]:
         return (StepLayer(self, number) for number in range(len(self)))

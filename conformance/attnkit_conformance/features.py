@@ -31,6 +31,12 @@ class Sizes(NamedTuple):
 GROUPS: Final = {"each": (2, 2), "pairs": (4, 2), "all": (3, 1)}
 """``H`` and ``K``."""
 
+_TILES: Final = (16, 32, 64, 128)
+LENGTHS: Final = tuple(
+    sorted({1, 2, 3, 5, 7, 13, 61, 113, *(n for tile in _TILES for n in (tile - 1, tile, tile + 1, 2 * tile + 1))})
+)
+"""Around the edges of tiles, and primes."""
+
 SHAPES: Final = {"T=S": (7, 7), "decode": (1, 17), "T<S": (3, 11), "T>S": (11, 3), "odd": (33, 67)}
 """``T`` and ``S``."""
 

@@ -18,16 +18,10 @@ from hypothesis import strategies as st
 import attnkit as ak
 from attnkit_conformance.covering import Choice
 from attnkit_conformance.exploring import explorer, last_failure_only
-from attnkit_conformance.features import GROUPS, Sizes, declared_values, fields
+from attnkit_conformance.features import GROUPS, LENGTHS, Sizes, declared_values, fields
 from attnkit_conformance.measuring import measuring, note
 from attnkit_conformance.samples import Sample
 from attnkit_conformance.subject import Subject, codes_of
-
-TILES: Final = (16, 32, 64, 128)
-LENGTHS: Final = tuple(
-    sorted({1, 2, 3, 5, 7, 13, 61, 113, *(n for tile in TILES for n in (tile - 1, tile, tile + 1, 2 * tile + 1))})
-)
-"""Around the edges of tiles, and primes."""
 
 HEAD_DIMS: Final = (8, 16, 40, 64, 72, 80, 96, 128)
 _PATIENCE: Final = 15.0  # seconds of shrinking

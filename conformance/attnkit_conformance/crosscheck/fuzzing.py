@@ -12,14 +12,9 @@ from typing import Any, Final
 import numpy as np
 
 from attnkit_conformance.cases import Case, plain
-from attnkit_conformance.features import GROUPS, Sizes, fields
+from attnkit_conformance.features import GROUPS, LENGTHS, Sizes, fields
 from attnkit_conformance.samples import Sample, any_choice, swarm
 
-TILES: Final = (16, 32, 64, 128)
-LENGTHS: Final = tuple(
-    sorted({1, 2, 3, 5, 7, 13, 61, 113, *(n for tile in TILES for n in (tile - 1, tile, tile + 1, 2 * tile + 1))})
-)
-"""Around the edges of tiles, and primes."""
 HEAD_DIMS: Final = (8, 16, 40, 64, 72, 80, 128)
 FAR: Final = (2**24 + 1, 2**31 + 1, -(2**33))
 """Positions that 32 bits, or a float, do not hold."""

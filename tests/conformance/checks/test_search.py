@@ -9,9 +9,9 @@ import pytest
 
 import attnkit as ak
 from attnkit_conformance.checks.search import FAMILIES
-from attnkit_conformance.features import FEATURES
+from attnkit_conformance.features import FEATURES, LENGTHS
 from attnkit_conformance.measuring import Mismatch, measuring
-from attnkit_conformance.searching import HEAD_DIMS, LENGTHS, Climb
+from attnkit_conformance.searching import HEAD_DIMS, Climb
 from attnkit_conformance.selftest.plain import Array, Plain, unregistered
 
 
