@@ -13,6 +13,7 @@ from attnkit.cli.output import FAULT, console, print_line, print_table
 from attnkit_conformance.cli.options import wrong_use
 from attnkit_conformance.crosscheck.judging import NAMES
 from attnkit_conformance.crosscheck.model.comparing import compare
+from attnkit_conformance.crosscheck.model.page import page
 from attnkit_conformance.crosscheck.model.report import ModelReport
 from attnkit_conformance.harness.targets import TargetError, open_target
 
@@ -31,8 +32,6 @@ def layer_by_layer(
     a: str, b: str, model: str, text: Path | None, tokens: int, dtype: str, report: Path | None, *, json: bool
 ) -> None:
     """Compare two backends in every layer of a model; exits with 1 where one is wrong."""
-    if report is not None and report.suffix != ".json":
-        wrong_use("--report must end in .json with --model")
     path = None if model == _USUAL else Path(model)
     (one, tokenizer), (other, _) = (_loaded(path, target, dtype) for target in (a, b))
     try:
@@ -45,7 +44,8 @@ def layer_by_layer(
     found = compare(one, other, ids, model=model)
     told = found.model_dump_json(indent=2)
     if report is not None:
-        report.write_text(told + "\n", "utf-8")
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.write_text(told + "\n" if report.suffix == ".json" else page(found), "utf-8")
     if json:
         typer.echo(told)
     else:
