@@ -53,7 +53,7 @@ def test_sdist_holds_the_project_and_nothing_that_lies_about(checkout, python, t
     (built,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(built) as archive:
         paths = [PurePosixPath(name).parts[1:] for name in archive.getnames()]
-    project = {"attnkit", "benchmarks", "conformance", "docs", "plugins", "tests", ".ci"}
+    project = {"attnkit", "benchmarks", "conformance", "docs", "plugins", "tests", "tools", ".ci"}
     project |= {"CHANGELOG.md", "LICENSE", "README.md", "constraints.txt", "pyproject.toml", ".gitignore", "PKG-INFO"}
     assert {path[0] for path in paths} <= project
     assert (".ci", "run") in paths
