@@ -129,12 +129,13 @@ def _dtypes(asked: str, sides: Iterable[Live | Recorded]) -> list[str]:
     return both if not asked else wanted
 
 
-def _requests(spec: str, count: int, seed: int, dtypes: list[str]) -> list[Case]:
+def _requests(spec: str, count: int, seed: int, dtypes: list[str]) -> Iterator[Case]:
+    """Give what is to be asked; what is drawn at random is drawn when its turn comes, and not kept."""
     try:
         found = asking.requests(spec, dtypes, seed) if spec else []
     except (asking.SpecError, ak.AttnkitError) as error:
         wrong_use(f"--cases: {error}")
-    return [*found, *fuzz(count, seed, dtypes)]
+    return chain(found, fuzz(count, seed, dtypes))
 
 
 def _give(found: CrossReport, report: Path | None, *, json: bool) -> None:
