@@ -30,6 +30,13 @@ Array = Any
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 
+class Described(NamedTuple):
+    """Shape and element type of keys or values that are no array of their own, as ``describe_call`` takes them."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
 class Options(NamedTuple):
     """The keyword arguments of ``attention`` as the caller gave them."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from attnkit.arrays import library_of, namespace
 from attnkit.backend import AttentionOutput
-from attnkit.call import Options, describe_call
+from attnkit.call import Described, Options, describe_call
 from attnkit.checks import check_array, common_device, host_array, integers
 from attnkit.errors import DTypeError, ShapeError, UnsupportedError
 from attnkit.selection import Choice, select
@@ -102,13 +102,6 @@ def run_together(
     if result is not None:
         record(request, selection, choice)
     return result
-
-
-class Described(NamedTuple):
-    """Shape and element type of keys or values, as a call sees them."""
-
-    shape: tuple[int, ...]
-    dtype: Any
 
 
 def _sequence(

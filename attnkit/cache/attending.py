@@ -6,11 +6,11 @@ size, ``E`` value head size.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from attnkit.arrays import DTYPES, dtype_name
 from attnkit.backend import AttentionOutput
-from attnkit.call import Options, describe_call
+from attnkit.call import Described, Options, describe_call
 from attnkit.checks import check_array, check_device, check_home
 from attnkit.conversion import can_convert
 from attnkit.errors import DTypeError, ShapeError
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
     from attnkit.cache.layout import Layout
 
 Array = Any
-
-
-class StoredArray(NamedTuple):
-    """Shape and element type of the keys or values that a layer holds, as a call sees them."""
-
-    shape: tuple[int, ...]
-    dtype: str
 
 
 def stored_table(cache: Layout, layer: int) -> SlotTable:
@@ -143,7 +136,7 @@ def check_tokens(cache: Layout, key: Array, value: Array) -> None:
         check_device(name, array, stored, "the cache")
 
 
-def _stored_arrays(cache: Layout, length: int) -> tuple[StoredArray, StoredArray]:
+def _stored_arrays(cache: Layout, length: int) -> tuple[Described, Described]:
     config = cache.config
     head = (cache.batch_size, config.num_kv_heads, length)
-    return StoredArray((*head, config.head_dim), config.dtype), StoredArray((*head, config.value_dim), config.dtype)
+    return Described((*head, config.head_dim), config.dtype), Described((*head, config.value_dim), config.dtype)

@@ -30,7 +30,7 @@ def replayed(place: Place) -> Iterator[Line]:
         for codec in ("native", "int8") if place.is_gpu else ("native",):  # NumPy's encoding is not captured
             stack = _Stack(place, layout, codec)
             worst = max(stack.replay() for _ in range(4 if place.tiny else 40))
-            taken = place.seconds(stack.eagerly, stack.again)
+            taken = place.seconds(stack.eagerly, stack.launch)
             numbers = {"error / bound": worst, "eager / replayed": taken[0] / taken[1]}
             yield Line("graphs", f"{name}, {codec}", "right" if worst <= 1 else "wrong", numbers)
 
@@ -60,10 +60,6 @@ class _Stack:
             return np.inf
         self.launch()
         return max(self._error(layer) for layer in range(2))
-
-    def again(self) -> None:
-        """Replay the step."""
-        self.launch()
 
     def eagerly(self) -> None:
         """Launch the work of the step from Python."""

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import attnkit as ak
-from attnkit.cache.attending import StoredArray
-from attnkit.call import Options, describe_call
+from attnkit.call import Described, Options, describe_call
 from attnkit.pages import melted
 from attnkit.selection import select
 from attnkit_numpy import decode, sources
@@ -106,7 +105,7 @@ def attend(stored: Stored, query: Any, options: dict[str, Any], path: str, seque
     )
     described = Options(*(options.get(name) for name in names))
     shapes = [
-        StoredArray((len(lengths), half.arrays[0].shape[0], table.longest, half.size), half.dtype)
+        Described((len(lengths), half.arrays[0].shape[0], table.longest, half.size), half.dtype)
         for half in (stored.pages.key, stored.pages.value)
     ]
     request, operands = describe_call(query, *shapes, described, True, cached=True)
