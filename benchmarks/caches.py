@@ -20,13 +20,14 @@ _PAGE = 16
 KINDS: dict[str, dict[str, Any]] = {
     "ring": {"layout": "ring", "max_append": 1024},
     "paged": {"layout": "paged", "page_size": _PAGE},
-    "paged, pages scattered": {"layout": "paged", "page_size": _PAGE},
+    "paged, two grow by turns": {"layout": "paged", "page_size": _PAGE, "batch_size": 2},
+    "paged, no two pages in a row": {"layout": "paged", "page_size": _PAGE},
     "int8": {"codec": "int8"},
     "int4": {"codec": "int4"},
     "fp8": {"codec": "fp8"},
     "paged int8": {"layout": "paged", "page_size": _PAGE, "codec": "int8"},
 }
-_BARRED = ("ring", "paged")
+_BARRED = ("ring", "paged", "paged, two grow by turns")
 
 
 def decode_steps() -> Iterator[Result]:
@@ -44,24 +45,27 @@ def decode_steps() -> Iterator[Result]:
 def _steps(backend: str, length: int) -> Iterator[Result]:
     native = _step(backend, length, {})
     for kind, fields in KINDS.items():
-        found = compare(_step(backend, length, fields, scattered="scattered" in kind), native)
+        fragmented = kind == "paged, no two pages in a row"
+        found = compare(_step(backend, length, fields, fragmented=fragmented), native)
         name = f"{backend}: decode step, {kind} / contiguous native, H{_HEADS} K{_KV_HEADS} D{_SIZE} S{length} fp32"
         bar = 1.3 if kind in _BARRED else None
         yield Result(name, found.ratio, bar, note=f"baseline spread {found.spread:.0%}")
 
 
-def _step(backend: str, length: int, fields: dict[str, Any], *, scattered: bool = False) -> Callable[[], object]:
+def _step(backend: str, length: int, fields: dict[str, Any], *, fragmented: bool = False) -> Callable[[], object]:
     """Give one decode step over ``length`` tokens, which leaves the cache as it was."""
     fields = {**fields, "window": length + 1} if fields.get("layout") == "ring" else fields
-    config = ak.KVCacheConfig(num_kv_heads=_KV_HEADS, head_dim=_SIZE, batch_size=2 if scattered else 1, **fields)
+    fields = {**fields, "num_pages": 2 * length // _PAGE + 2} if fragmented else fields
+    config = ak.KVCacheConfig(num_kv_heads=_KV_HEADS, head_dim=_SIZE, **fields)
     cache, make = ak.make_cache(config, backend=backend), ak.get_backend(backend).from_numpy
+    if fragmented:
+        cache.pool.give_back([tuple(cache.pool.take(cache.pool.free)[::2])])
     rng = np.random.default_rng(0)
-    step = _PAGE if scattered else 1024
-    for start in range(0, length, step):  # two sequences that grow by turns have no two pages in a row
+    step = 1024 if config.batch_size == 1 else _PAGE
+    for start in range(0, length, step):
         tokens = rng.standard_normal((2, config.batch_size, _KV_HEADS, min(step, length - start), _SIZE), np.float32)
         cache[0].append(*map(make, tokens))
-    if scattered:
-        cache.release(1)
+    cache.select([0])
     query = make(rng.standard_normal((1, _HEADS, 1, _SIZE), np.float32))
     token = make(rng.standard_normal((1, _KV_HEADS, 1, _SIZE), np.float32))
 

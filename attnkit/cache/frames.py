@@ -74,19 +74,23 @@ class Frames:
         self._check_number(page)
         return max(0, int(self._states[page]))
 
-    def grow(self, count: int) -> None:
-        """Add free pages at the end, up to ``count`` in all.
+    def grow(self, homes: IntArray, count: int) -> None:
+        """Number the pages anew, ``homes [pages]``, among ``count`` of them; those that are nobody's home are free.
 
         Raises
         ------
         ValueError
-            If there are more already.
+            If there are more pages already, or not every one has a home of its own.
         """
         if count < self.count:
             raise ValueError(f"count must be at least the {self.count} pages that there are, got {count}")
-        added = count - self.count
-        self._states = np.concatenate([self._states, np.zeros(added, np.int64)])
-        self._unclaimed += added
+        apart = np.unique(homes)
+        if homes.shape != self._states.shape or len(apart) < self.count or (apart < 0).any() or (apart >= count).any():
+            raise ValueError(f"homes must be {self.count} different pages below {count}, got {homes.tolist()}")
+        states: IntArray = np.zeros(count, np.int64)
+        states[homes] = self._states
+        self._unclaimed += count - self.count
+        self._states, self._kept = states, OrderedDict((int(homes[page]), None) for page in self._kept)
 
     def take(self, number: int, after: int | None = None) -> list[int]:
         """Give ``number`` pages in token order, each with one holder.

@@ -45,6 +45,8 @@ class PagedCache(KVCache):
         self.pool = PagePool(config, backend=choice) if pool is None else _fitting(pool, config, self.backend)
         with self.pool.lock:
             self._held = Holding(self.pool, [()] * config.batch_size)
+            self._seen = self.pages
+            self.pool.users.add(self)
 
     @property
     def pages(self) -> Sequence[Pages]:
@@ -64,6 +66,13 @@ class PagedCache(KVCache):
             room = [self._room(row, free, count) for row, count in zip(self._held.rows, counts, strict=True)]
         most = self.config.max_length
         return np.array(room if most is None else [min(count, most) for count in room], np.int64)
+
+    def table(self, positions: Positions) -> SlotTable:
+        """Give the slots of ranges of positions of every sequence; a pool that grew may have moved them."""
+        if self._seen is not self.pages:
+            self.moved()
+            self._seen = self.pages
+        return super().table(positions)
 
     def spans(self, sequence: int, start: int, stop: int) -> Iterator[Span]:
         """Give the slots of the positions ``start .. stop`` of a sequence."""
@@ -213,18 +222,15 @@ class PagedCache(KVCache):
         pool.make_room(self._missing(wanted))  # or be refused, before any page is forgotten
         try:
             for old, places in zip(self._held.rows, wanted, strict=True):
-                row = list(old)
-                for place in places:
-                    if place < len(row) and pool.frames.holders(row[place]) == 1:
-                        pool.forget(row[place])
-                        continue
-                    before = row[place - 1] if place else None
-                    fresh += pool.take(1, before)
-                    if place < len(row):
-                        copies.append((row[place], fresh[-1]))
-                        row[place] = fresh[-1]
-                    else:
-                        row.append(fresh[-1])
+                lacking = self._lacking(old, places)
+                for place in set(places).difference(lacking):
+                    pool.forget(old[place])
+                new = pool.frames.take(len(lacking), old[lacking[0] - 1] if any(lacking[:1]) else None)
+                fresh += new
+                row = [*old, *[-1] * (places.stop - len(old))]
+                for place, page in zip(lacking, new, strict=True):
+                    row[place] = page
+                copies += [(old[place], row[place]) for place in lacking if place < len(old)]
                 rows.append(tuple(row))
         except BaseException:
             pool.give_back([tuple(fresh)])
@@ -233,9 +239,12 @@ class PagedCache(KVCache):
 
     def _missing(self, wanted: Sequence[range]) -> int:
         """Give how many pages the rows lack, or share, at some places that are about to be written to."""
+        return sum(len(self._lacking(row, places)) for row, places in zip(self._held.rows, wanted, strict=True))
+
+    def _lacking(self, row: Row, places: range) -> list[int]:
+        """Give the places that a row has no page of its own for."""
         holders = self.pool.frames.holders
-        rows = zip(self._held.rows, wanted, strict=True)
-        return sum(place >= len(row) or holders(row[place]) > 1 for row, places in rows for place in places)
+        return [place for place in places if place >= len(row) or holders(row[place]) > 1]
 
     def _table(self, extension: Extension, positions: Positions) -> SlotTable:
         """Give the slots of positions in rows that may have new pages."""

@@ -10,15 +10,21 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from threading import RLock
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from attnkit.backend import Backend
 from attnkit.cache.config import KVCacheConfig
 from attnkit.cache.frames import Frames
 from attnkit.cache.layout import Row
 from attnkit.cache.prefix import PrefixIndex
-from attnkit.cache.storage import checked_backend, copy_all, copy_pages, fresh_pages
+from attnkit.cache.storage import checked_backend, copy_pages, fresh_pages, move_pages
 from attnkit.errors import CacheCapacityError, ShapeError
-from attnkit.pages import Pages
+from attnkit.pages import IntArray, Pages
+
+if TYPE_CHECKING:
+    from attnkit.cache.paged import PagedCache
 
 
 class Holding:
@@ -36,12 +42,20 @@ class PagePool:
     needed. Pages that no sequence holds any more but whose tokens are known (``KVCache.remember``) are kept for later
     prompts until others need the room, the least recently used first. Safe for use by several threads.
 
+    A pool of one cache numbers its pages anew when it grows: sequences that grew by turns lie in a row again, each with
+    room behind it.
+
     Parameters
     ----------
     config
         Of layout ``"paged"``.
     backend
         The backend or ``"backend:path"`` that holds the bytes.
+
+    Attributes
+    ----------
+    users
+        The caches that take their pages from here.
 
     Raises
     ------
@@ -62,6 +76,7 @@ class PagePool:
         self.prefix = PrefixIndex(self.page_size)
         self.frames.keep = self.prefix.__contains__
         self.frames.on_evict = self.forget
+        self.users: weakref.WeakSet[PagedCache] = weakref.WeakSet()
         self._held: dict[int, list[Row]] = {}
         self._orphans: deque[int] = deque()  # a collector may run anywhere, so what it finds is dealt with later
 
@@ -139,8 +154,7 @@ class PagePool:
         """Raise ``RuntimeError`` unless every page is counted for exactly its holders."""
         with self.lock:
             self._adopt_orphans()
-            every = chain.from_iterable(chain.from_iterable(rows) for rows in self._held.values())
-            self.frames.check(Counter(every))
+            self.frames.check(Counter(chain.from_iterable(self._rows())))
             self.prefix.check()
 
     def _adopt_orphans(self) -> None:
@@ -156,10 +170,32 @@ class PagePool:
                 "neither num_pages nor max_length to let it grow"
             )
         larger = config.pool_pages(self.frames.used + number)
-        pages = self._allocated(larger)
-        copy_all(self.backend, self.pages, pages)
-        self.frames.grow(larger)
+        pages, homes = self._allocated(larger), self._homes(larger)
+        move_pages(self.backend, self.pages, pages, np.arange(len(homes)), homes)
+        self.frames.grow(homes, larger)
+        self.prefix.renumber(homes)
+        for rows in self._held.values():
+            rows[:] = [tuple(homes[list(row)].tolist()) for row in rows]
         self.pages = pages
+
+    def _homes(self, count: int) -> IntArray:
+        """Give each page its number in a larger pool: the old one, where somebody else may know it."""
+        old, rows = self.frames.count, [list(dict.fromkeys(row)) for row in self._rows() if row]
+        if len(self.users) != 1 or len(set(chain.from_iterable(rows))) != self.frames.used:
+            return np.arange(old)
+        homes, end, room = np.full(old, -1), 0, count - self.frames.used - self.frames.kept
+        for number, row in enumerate(rows):
+            new = [page for page in row if homes[page] < 0]
+            homes[new] = end + np.arange(len(new))
+            end += len(new) + room * (number + 1) // len(rows) - room * number // len(rows)
+        rest = sorted(np.flatnonzero(homes < 0).tolist(), key=self.prefix.__contains__)  # those that are kept go last
+        spare = np.setdiff1d(np.arange(count), homes)
+        homes[rest] = spare[len(spare) - len(rest) :]
+        return homes
+
+    def _rows(self) -> Iterable[Row]:
+        """Give the rows of all holders."""
+        return chain.from_iterable(self._held.values())
 
     def _allocated(self, count: int) -> list[Pages]:
         return fresh_pages(self.backend, self.config, count * self.page_size, self.page_size)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.errors import DTypeError, ShapeError
+from attnkit.pages import IntArray
 
 _TOKEN = np.dtype("<i8")
 
@@ -140,6 +141,12 @@ class PrefixIndex:
         for each in gone:
             del self._entries[each.page]
         return [each.page for each in gone]
+
+    def renumber(self, homes: IntArray) -> None:
+        """Call page ``p`` by the number ``homes[p]`` from now on."""
+        for entry in self._entries.values():
+            entry.page = int(homes[entry.page])
+        self._entries = {entry.page: entry for entry in self._entries.values()}
 
     def check(self) -> None:
         """Make sure that every entry is reached once, from the entry that its text goes on from.

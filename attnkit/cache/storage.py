@@ -11,7 +11,7 @@ from attnkit.cache.config import KVCacheConfig
 from attnkit.capabilities import Capabilities
 from attnkit.codec import Codec
 from attnkit.errors import DTypeError, Reason, UnsupportedError
-from attnkit.pages import Pages, Planes
+from attnkit.pages import IntArray, Pages, Planes
 from attnkit.selection import resolve
 
 
@@ -65,11 +65,18 @@ def fresh_pages(backend: Backend, config: KVCacheConfig, slots: int, page_size: 
 
 def copy_pages(backend: Backend, pages: Sequence[Pages], pairs: Sequence[tuple[int, int]]) -> None:
     """Copy whole pages ``(from, to)`` in every layer."""
-    size = pages[0].page_size
-    if pairs and size:
-        source, target = (np.array(numbers)[:, None] * size + np.arange(size) for numbers in zip(*pairs, strict=True))
-        for layer in pages:
-            layer.copy(backend, source, layer, target)
+    move_pages(backend, pages, pages, *np.array(pairs, np.int64).reshape(-1, 2).T)
+
+
+def move_pages(
+    backend: Backend, source: Sequence[Pages], target: Sequence[Pages], old: IntArray, new: IntArray
+) -> None:
+    """Copy whole pages ``old [n]`` of every layer into pages ``new [n]`` of other storage."""
+    size = source[0].page_size
+    if len(old) and size:
+        places = np.arange(size)
+        for layer, other in zip(source, target, strict=True):
+            layer.copy(backend, old[:, None] * size + places, other, new[:, None] * size + places)
 
 
 def copy_all(backend: Backend, source: Sequence[Pages], target: Sequence[Pages]) -> None:

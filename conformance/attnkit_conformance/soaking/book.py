@@ -25,11 +25,10 @@ _EXTREME = {"int8": 127, "uint8": 255}
 
 
 class Moment(NamedTuple):
-    """A snapshot, the state that it must bring back, and the pages that it holds."""
+    """A snapshot, and the state that it must bring back."""
 
     snapshot: ak.Snapshot
     state: State
-    rows: list[Pages]
 
 
 class Away(NamedTuple):
@@ -82,7 +81,7 @@ class Book:
         """Everything that holds pages of the pool: the cache, and its snapshots."""
         yield self.state, self.cache.rows
         for moment in self.moments:
-            yield moment.state, moment.rows
+            yield moment.state, moment.snapshot.held.rows  # a pool that grows numbers them anew
 
     def observed(self) -> list[Any]:
         """Give what a refused call must not change, next to counters and tokens."""

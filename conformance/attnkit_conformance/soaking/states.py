@@ -17,8 +17,7 @@ class StateSteps(Desk):
 
     def _snapshot(self, book: Book) -> None:
         self.program.append(f"{book.name}_{len(self.program)} = {book.name}.snapshot()")
-        rows = [] if book.pool is None else book.cache.rows
-        book.moments.append(Moment(book.cache.snapshot(), book.state, rows))
+        book.moments.append(Moment(book.cache.snapshot(), book.state))
         del book.moments[:-3]
 
     def _restore(self, book: Book) -> None:

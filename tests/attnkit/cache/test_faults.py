@@ -95,7 +95,8 @@ def observed(cache):
     for layer in cache:
         seen += [layer.next_position, layer.stored, *layer.read(), layer.attend(query, mask=ak.Mask.causal())]
     if hasattr(cache, "pool"):
-        seen += [cache.pool.used, *cache.rows]
+        numbers = {}  # of a pool that has grown they may be others
+        seen += [cache.pool.used, *([numbers.setdefault(page, len(numbers)) for page in row] for row in cache.rows)]
         seen += [cache.pool.free] if not cache.pool.grows else []
     return [np.asarray(item).tobytes() for item in seen]
 

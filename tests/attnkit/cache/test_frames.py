@@ -145,10 +145,15 @@ class AgainstLists(RuleBasedStateMachine):
         self.worth = pages
 
     @precondition(lambda self: len(self.holders) < 26)
-    @rule(more=st.integers(0, 4))
-    def grow(self, more):
-        self.frames.grow(len(self.holders) + more)
-        self.holders += [0] * more
+    @rule(more=st.integers(0, 4), data=st.data())
+    def grow(self, more, data):
+        old, count = len(self.holders), len(self.holders) + more
+        homes = data.draw(st.just(list(range(count))) | st.permutations(range(count)))[:old]
+        self.frames.grow(np.array(homes, np.int64), count)
+        holders, self.holders = self.holders, [0] * count
+        for page, home in enumerate(homes):
+            self.holders[home] = holders[page]
+        self.kept = [homes[page] for page in self.kept]
 
     def count(self, pages, change):
         for page in pages:
@@ -235,7 +240,7 @@ def test_one_sequence_in_a_growing_pool_lies_in_one_run() -> None:
     frames, pages = Frames(1), []
     for _ in range(200):
         if not frames.free:
-            frames.grow(2 * frames.count)
+            frames.grow(np.arange(frames.count), 2 * frames.count)
         pages += frames.take(1, after=pages[-1] if pages else None)
     assert pages == list(range(200))
 
@@ -246,7 +251,7 @@ def test_sequences_in_a_growing_pool_lie_in_few_runs() -> None:
     for _ in range(256):
         for pages in taken:
             if not frames.free:
-                frames.grow(2 * frames.count)
+                frames.grow(np.arange(frames.count), 2 * frames.count)
             pages += frames.take(1, after=pages[-1] if pages else None)
     assert max(spans(pages) for pages in taken) <= 2 * 10
 
@@ -319,7 +324,11 @@ def test_what_is_discarded_while_another_is_evicted_is_free() -> None:
         ("take", (4,), r"number must lie in 0\.\.free = 0\.\.3, got 4"),
         ("take", (1, 6), r"page must lie in 0\.\.5, got 6"),
         ("take", (1, -1), r"page must lie in 0\.\.5, got -1"),
-        ("grow", (5,), "count must be at least the 6 pages that there are, got 5"),
+        ("grow", (np.arange(6), 5), "count must be at least the 6 pages that there are, got 5"),
+        ("grow", (np.arange(5), 8), r"homes must be 6 different pages below 8, got \[0, 1, 2, 3, 4\]"),
+        ("grow", (np.array([0, 1, 2, 3, 4, 4]), 8), "homes must be 6 different pages below 8"),
+        ("grow", (np.array([0, 1, 2, 3, 4, 8]), 8), "homes must be 6 different pages below 8"),
+        ("grow", (np.array([0, 1, 2, 3, 4, -1]), 8), "homes must be 6 different pages below 8"),
         ("share", ([0, 3],), "pages must be used or kept to be shared, 3 are free"),
         ("share", ([0, -1],), r"page must lie in 0\.\.5, got -1"),
         ("give_back", ([1, 0, 1],), "a holder for each time they come, 1 have fewer"),

@@ -79,6 +79,95 @@ def test_growing_moves_no_token(config, backend, draw) -> None:
     cache.check_invariants()
 
 
+# Where pages lie in a pool that grows
+
+
+def runs(row):
+    return 1 + int((np.diff(row) != 1).sum())
+
+
+@pytest.mark.parametrize("sequences", [1, 2, 3, 7])
+def test_sequences_that_grow_by_turns_lie_in_a_row(config, backend, sequences) -> None:
+    cache = ak.make_cache(config(batch_size=sequences), backend=backend)
+    for _ in range(60):
+        fill(cache, 1)
+        assert [runs(row) for row in cache.rows] == [1] * sequences
+    cache.check_invariants()
+
+
+def test_a_fork_and_its_own_tail_are_two_runs(config, backend) -> None:
+    cache = fill(ak.make_cache(config(), backend=backend), 12)
+    for _ in range(3):
+        cache.fork(0)
+    fill(cache, 40)
+    shared = {row[:6] for row in cache.rows}
+    assert len(shared) == 1
+    assert all(runs(row) <= 2 for row in cache.rows)
+    cache.check_invariants()
+
+
+def test_a_sequence_that_grows_alone_lies_in_a_row_after_each_growth(config, backend) -> None:
+    cache = fill(ak.make_cache(config(batch_size=3), backend=backend), 6)
+    for _ in range(100):
+        before = cache.pages[0]
+        for layer in cache:
+            layer.append(*tokens(3, 1), lengths=[0, 1, 0])
+        if cache.pages[0] is not before:
+            assert [runs(row) for row in cache.rows] == [1, 1, 1]
+
+
+def test_a_snapshot_is_what_it_was_before_the_pool_grew(config, backend, draw) -> None:
+    cache = ak.make_cache(config(batch_size=2), backend=backend)
+    for layer in cache:
+        layer.append(*(draw(2, 2, 5, size) for size in (4, 3)))
+    held, snapshot = [layer.read() for layer in cache], cache.snapshot()
+    fill(cache, 50)
+    cache.restore(snapshot)
+    for layer, old in zip(cache, held, strict=True):
+        assert all(map(np.array_equal, layer.read(), old))
+    cache.check_invariants()
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_prompt_is_found_after_the_pool_grew(config, backend, draw, released) -> None:
+    cache = ak.make_cache(config(batch_size=2), backend=backend)
+    for layer in cache:
+        layer.append(*(draw(2, 2, 6, size) for size in (4, 3)))
+    held, text = [layer.read() for layer in cache], [1, 2, 3, 4, 5, 6, 7]
+    cache.remember(0, text[:6])
+    if released:
+        cache.release(0)
+    fill(cache, 60)
+    assert cache.pool.frames.kept == (3 if released else 0)
+    new = cache.admit(text)
+    for layer, old in zip(cache, held, strict=True):
+        assert layer.stored[new] == 6
+        for array, before in zip(layer.read(), old, strict=True):
+            assert np.array_equal(array[new, :, :6], before[0])
+    cache.check_invariants()
+
+
+def test_other_caches_of_a_pool_keep_their_places(config, backend) -> None:
+    pool = ak.PagePool(config(), backend=backend)
+    first, second = (ak.make_cache(config(), backend=backend, pool=pool) for _ in range(2))
+    for _ in range(40):
+        rows = second.rows
+        fill(first, 1)
+        assert second.rows == rows
+        fill(second, 1)
+    pool.check()
+
+
+def test_pages_that_somebody_took_by_number_keep_theirs(config, backend) -> None:
+    cache = fill(ak.make_cache(config(), backend=backend), 3)
+    own = cache.pool.take(1)
+    fill(cache, 40)
+    assert cache.pool.frames.holders(own[0]) == 1
+    assert own[0] not in cache.rows[0]
+    cache.pool.give_back([tuple(own)])
+    cache.check_invariants()
+
+
 @pytest.mark.parametrize("codec", ["native", "int8", "int4"])
 def test_used_bytes_count_a_shared_page_once(config, backend, codec) -> None:
     cache = fill(ak.make_cache(config(num_pages=20, codec=codec), backend=backend), 5)
