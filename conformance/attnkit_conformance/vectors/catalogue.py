@@ -142,7 +142,7 @@ def filled(case: Case, dtype: str) -> Case:
 
 
 def _structures() -> list[Case]:
-    """Give the structures of the suite; random masks and biases are those of our own generator."""
+    """Give the structures of the suite; what they draw at random, our own generator draws."""
     return [_ours(replace(case, label=f"suite-{n:03}")) for n, case in enumerate(STRUCTURES)]
 
 
@@ -160,9 +160,14 @@ def _our_term(label: str, place: int, term: tuple[Any, ...]) -> tuple[Any, ...]:
     match term:
         case ("dense", array):
             return "dense", choice(f"{label}/mask.{place}.array", array.shape, 2) == 1
-        case ("documents", queries, keys):
+        case ("documents", queries, keys) if _drawn(queries, keys):
             ids = (
                 choice(f"{label}/mask.{place}.{side}", a.shape, 3) for side, a in (("queries", queries), ("keys", keys))
             )
             return ("documents", *ids)
     return term
+
+
+def _drawn(*ids: np.ndarray[Any, Any]) -> bool:
+    """Tell whether ids are from 0 to 2, as the suite draws them; any others are what their case is about."""
+    return all(((array >= 0) & (array < 3)).all() for array in ids)

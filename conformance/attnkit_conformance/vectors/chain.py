@@ -6,12 +6,7 @@ Each step first does its operation (``append``: nothing, ``truncate N``: keep N 
 change places), then appends its key and value, then attends with its query to the last ``WINDOW`` tokens. The key of a
 token at position ``p`` is 1 at place ``p mod WINDOW``; the query is 1024 at one place, so that the output is the value
 of one token: multiples of 1/8, which come out exactly when the output, which may be off by its bound, is rounded to
-them. The rule that selects the token, on unsigned 32-bit integers that wrap, for each sequence and head::
-
-    r[0] = 0
-    r[t+1] = 1664525 r[t] + 1013904223 + sum over e of (e + 1) * (round(8 * output[t, e]) + 64)
-    back = (r[t] >> 16) mod min(WINDOW, tokens after the append of step t)
-    the query of step t is 1024 at place (tokens after the append of step t - 1 - back) mod WINDOW
+them. Which place that is follows from the outputs before, by the rule of ``chain_rule``.
 
 Open loop: the queries are given. Closed loop: only that of step 0 is taken, the others follow by the rule. The outputs
 are the same either way; in a closed loop, a fault of the state at any step derails all steps after it.
@@ -30,14 +25,13 @@ import numpy as np
 
 import attnkit as ak
 from attnkit_conformance.cases import Case
+from attnkit_conformance.vectors.chain_rule import AMPLITUDE, START, WINDOW, address, following
 from attnkit_conformance.vectors.generating import bell, choice
 
 Array = np.ndarray[Any, Any]
 STEPS: Final = 1000
-WINDOW: Final = 16
 NAME: Final = "chain"
 _HEADS: Final = 2
-_MASK: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +66,18 @@ def chain(dtype: str, steps: int = STEPS) -> Chain:
     values = bell(f"{NAME}/value", (2, 1, steps, WINDOW))
     visible = _visible(happening)
     queries = np.zeros((2, _HEADS, steps, WINDOW))
-    registers = np.zeros((2, _HEADS), np.int64)
+    registers = np.full((2, _HEADS), START, np.int64)
     for t, step in enumerate(happening):
         for b, h in np.ndindex(registers.shape):
             place = address(int(registers[b, h]), step.tokens)
             token = next(j for j in np.flatnonzero(visible[t]) if keys[j, place])
-            queries[b, h, t, place] = 1024
+            queries[b, h, t, place] = AMPLITUDE
             registers[b, h] = following(int(registers[b, h]), values[b, 0, token])
     sizes = {"batch": 2, "heads": _HEADS, "kv_heads": 1, "queries": steps, "keys": steps, "head_dim": WINDOW}
     options = {"mask": ak.Mask.dense(visible), "scale": 1.0}
     case = Case(label=NAME, dtype=dtype, pinned=("dtype", "head_dim"), options=options, **sizes)  # type: ignore[arg-type]
     held = case.holding((queries, np.broadcast_to(keys, (2, 1, steps, WINDOW)), values))
     return Chain(held, tuple(happening))
-
-
-def address(register: int, tokens: int) -> int:
-    """Give the place of the query that a register selects."""
-    back = (register >> 16) % min(WINDOW, tokens)
-    return (tokens - 1 - back) % WINDOW
-
-
-def following(register: int, output: Array) -> int:
-    """Give the register after an output ``[E]``."""
-    digits = np.rint(8 * np.asarray(output, np.float64)).astype(np.int64) + 64
-    return int(1664525 * register + 1013904223 + int(digits @ np.arange(1, digits.size + 1))) & _MASK
 
 
 def _steps(count: int) -> list[Step]:

@@ -13,12 +13,14 @@ from attnkit.numerics import Numerics, numerics_for
 from attnkit_conformance.cases import Case
 from attnkit_conformance.vectors.catalogue import catalogue, filled
 from attnkit_conformance.vectors.chain import NAME, chain
+from attnkit_conformance.vectors.chain_rule import RULE, STEPS_FILE
 from attnkit_conformance.vectors.exactly import ExactTruth
 from attnkit_conformance.vectors.formats import FORMATS, VectorWriter
 from attnkit_conformance.vectors.probing import attendance, selections
 from attnkit_conformance.vectors.texts import LICENSE, README
 
 Array = np.ndarray[Any, Any]
+Same = tuple[Case, ...]  # one call in each element type
 DTYPES: Final = ("float32", "float16", "bfloat16", "float64")
 
 
@@ -53,7 +55,7 @@ def export(
     also
         ``"hex"``, ``"npz"``, ``"safetensors"``: the same arrays in these formats too.
     only
-        Labels of the cases to write; all by default.
+        Labels of the cases to write, probes and the chain among them; all by default.
 
     Raises
     ------
@@ -70,35 +72,41 @@ def export(
     strange = sorted(set(also) - set(FORMATS))
     if strange:
         raise ValueError(f"also must be among {', '.join(FORMATS)}, got {', '.join(strange)}")
-    chosen = _chosen(catalogue(cases), only)
+    chosen = _chosen(cases, tuple(profiles), only)
     texts = {"README.md": README, "LICENSE": LICENSE}
-    if not only:
-        texts |= {f"{NAME}-{dtype}/chain.tsv": chain(dtype).lines() for dtype in dtypes}
+    if any(same[0].label == NAME for same in chosen):
+        texts |= {f"{NAME}-{dtype}/{STEPS_FILE}": chain(dtype).lines() for dtype in profiles}
     names = {dtype: profile.name for dtype, profile in profiles.items()}
     with VectorWriter(Path(path), "vectors", numerics=names, about={"cases": cases}, texts=texts) as writer:
-        for vector in _vectors(chosen, profiles, probes=not only):
+        for vector in _vectors(chosen, profiles):
             name = f"{vector.case.label}-{vector.case.dtype}"
             writer.add(name, vector.case, truth=vector.truth, lse=vector.case.lse)
             writer.add_formats(name, vector.case, vector.truth, tuple(also))
+            if vector.case.label == NAME:
+                writer.tell(name, RULE)
 
 
-def _vectors(cases: Sequence[Case], profiles: Mapping[str, Numerics], *, probes: bool) -> Iterator[Vector]:
-    """Give every case in every element type; the truth is that of the numbers, which are the same in all."""
-    for case in cases:
-        yield from _each([filled(case, dtype) for dtype in profiles], profiles)
-    if probes:
-        for same in zip(*(_probes(dtype) for dtype in profiles), strict=True):
-            yield from _each(same, profiles)
+def _chosen(cases: str, dtypes: Sequence[str], only: Sequence[str]) -> list[Same]:
+    """Give the cases of a list, then the probes and the chain, or those of them that are named."""
+    found: list[Same] = [tuple(filled(case, dtype) for dtype in dtypes) for case in catalogue(cases)]
+    found += zip(*map(_probes, dtypes), strict=True)
+    labels = {same[0].label for same in found}
+    unknown = sorted(set(only) - labels)
+    if unknown:
+        raise ValueError(f"only: no case is called {', '.join(unknown)}; there are {', '.join(sorted(labels))}")
+    return [same for same in found if not only or same[0].label in only]
 
 
 def _probes(dtype: str) -> list[Case]:
     return [*attendance(dtype), *selections(dtype), chain(dtype).case]
 
 
-def _each(same: Sequence[Case], profiles: Mapping[str, Numerics]) -> Iterator[Vector]:
-    truth = ExactTruth(same[0])
-    for case in same:
-        yield Vector(case, truth.expected(profiles[case.dtype], lse=case.lse))
+def _vectors(chosen: Sequence[Same], profiles: Mapping[str, Numerics]) -> Iterator[Vector]:
+    """Give every case in every element type; the truth is that of the numbers, which are the same in all."""
+    for same in chosen:
+        truth = ExactTruth(same[0])
+        for case in same:
+            yield Vector(case, truth.expected(profiles[case.dtype], lse=case.lse))
 
 
 def _numerics(name: str, dtype: str) -> Numerics:
@@ -106,11 +114,3 @@ def _numerics(name: str, dtype: str) -> Numerics:
     if dtype not in usual:
         raise ValueError(f"dtype must be one of {', '.join(usual)}, got {dtype!r}")
     return numerics_for(name or usual[dtype], dtype)
-
-
-def _chosen(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
-    labels = {case.label for case in cases}
-    unknown = sorted(set(only) - labels)
-    if unknown:
-        raise ValueError(f"only: no case is called {', '.join(unknown)}; there are {', '.join(sorted(labels))}")
-    return [case for case in cases if not only or case.label in only]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from attnkit_conformance.cases import Case
 from attnkit_conformance.packages import PackageWriter, describe
+from attnkit_conformance.packages.folder import read_call
 
 Array = np.ndarray[Any, Any]
 _TENSORS: Final = {
@@ -25,7 +26,14 @@ _TENSORS: Final = {
 
 
 class VectorWriter(PackageWriter):
-    """Writes a package whose arrays come in other formats too."""
+    """Writes a package whose arrays come in other formats too, and which can say more of a call."""
+
+    def tell(self, name: str, sentences: Sequence[str]) -> None:
+        """Say more of a case that was added: sentences after the others in the ``semantics`` of its ``case.json``."""
+        place = self._place / name / "case.json"
+        told = read_call(place)
+        told = told.model_copy(update={"semantics": (*told.semantics, *sentences)})
+        place.write_text(told.model_dump_json(indent=1, exclude_none=True) + "\n", "utf-8")
 
     def add_formats(self, name: str, case: Case, truth: Mapping[str, Array], formats: tuple[str, ...]) -> None:
         """Write the arrays of a case that was added in more formats: ``CASE/arrays.npz`` and the like."""

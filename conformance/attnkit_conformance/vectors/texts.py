@@ -13,6 +13,9 @@ what a call is. An answer `y` in `OUT/CASE/out/output.bin`, in the element type 
 `|y - expected| <= tau` holds for every element, with `CASE/truth/output.bin` and `output_tau.bin` in float64. NaN
 is never right. `lse.bin` likewise, where there is an expected one.
 
+`chain-DTYPE`, where it is among them, is a thousand steps of decoding with a cache: `chain.tsv` has the steps, and the
+`semantics` of its `case.json` the rule by which an output selects the query of the next step.
+
 `sha256sum -c SHA256SUMS` tells whether every byte is as it was written. `docs/vectors.md` of attnkit explains it all.
 """
 

@@ -100,11 +100,12 @@ def verify(vectors: Path | str, outputs: Path | str) -> Verification:
 
 
 def _case(entry: Entry, folder: Path) -> list[Finding]:
+    wanted = {"output": entry.told.dtype, "lse": lse_dtype(entry.told.dtype)}
+    expected = {role: dtype for role, dtype in wanted.items() if role in entry.truth}
     if (folder / "refused.txt").is_file():
         codes = (folder / "refused.txt").read_bytes()[:200].decode("utf-8", "replace").strip()
-        return [Finding(entry.name, "output", "refused", message=f"refused: {codes}")]
-    wanted = {"output": entry.told.dtype, "lse": lse_dtype(entry.told.dtype)}
-    return [_array(entry, role, dtype, folder) for role, dtype in wanted.items() if role in entry.truth]
+        return [Finding(entry.name, role, "refused", message=f"refused: {codes}") for role in expected]
+    return [_array(entry, role, dtype, folder) for role, dtype in expected.items()]
 
 
 def _array(entry: Entry, role: str, dtype: str, folder: Path) -> Finding:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import attnkit as ak
-from attnkit_conformance.vectors.chain import NAME, STEPS, WINDOW, Chain, address, chain, following
+from attnkit_conformance.vectors.chain import NAME, STEPS, Chain, chain
+from attnkit_conformance.vectors.chain_rule import WINDOW, address, following
 
 STEPS_HERE = 300
 MASK = ak.Mask.causal() & ak.Mask.window(WINDOW)

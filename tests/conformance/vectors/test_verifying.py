@@ -143,6 +143,13 @@ def test_missing_cut_and_refused_answers(vectors: Path, outputs: Path, checker) 
     assert (code, "1 refused" in said) == (0, True)
 
 
+def test_a_refusal_counts_for_each_array_of_the_case(vectors: Path, outputs: Path, checker) -> None:
+    (output(outputs, "plain-lse-float32").parent / "refused.txt").write_text("lse\n")
+    refused = [finding.role for finding in verify(vectors, outputs).findings if finding.status == "refused"]
+    assert refused == ["output", "lse"]
+    assert "2 refused" in checker(vectors, outputs)[1]
+
+
 def test_nothing_answered_is_not_verified(vectors: Path, tmp_path: Path, checker) -> None:
     (tmp_path / "empty").mkdir()
     assert not verify(vectors, tmp_path / "empty").agrees
