@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnkit.errors import DTypeError, ShapeError
-from attnkit.numerics import Numerics
-from attnkit.tolerance import FloatArray, RowFacts, Tolerance, lse_budget, output_budget
+from attnkit.tolerance import Arithmetic, FloatArray, RowFacts, Tolerance, lse_budget, output_budget
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
@@ -100,7 +99,7 @@ class Truth:
     weights: FloatArray
     problem: Problem = field(repr=False)
 
-    def tolerance(self, numerics: Numerics, *, tiles: int | None = None) -> Tolerance:
+    def tolerance(self, numerics: Arithmetic, *, tiles: int | None = None) -> Tolerance:
         """Bound how far a correct implementation may be from this, element by element.
 
         ``tiles`` is into how many parts the implementation cuts the keys, splits included. By default it is
@@ -134,7 +133,9 @@ class Truth:
             value=problem.value[b, head, keys],
             output=self.output[b, h, i],
             lse=float(self.lse[b, h, i]),
-            head_dim=problem.query.shape[-1],
+            query=problem.query[b, h, i],
+            key=problem.key[b, head, keys],
+            scale=problem.scale,
             tiles=tiles,
         )
         return facts if problem.sinks[h] == -np.inf else facts.with_sink(float(problem.sinks[h]))

@@ -11,7 +11,9 @@ Axes: ``n`` keys that take part in a row, ``E`` value head size.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -63,8 +65,8 @@ class RowFacts:
         ``[E]``, true output ``o``.
     lse
         True natural log of the normaliser, ``L``.
-    head_dim
-        Length of the dot products, ``D``.
+    query, key, scale
+        ``[D]`` and ``[n, D]``, what the products are of, and what they are multiplied with; 0 for a sink.
     tiles
         Into how many parts the keys may be cut: tiles and splits together.
     """
@@ -77,7 +79,9 @@ class RowFacts:
     value: FloatArray
     output: FloatArray
     lse: float
-    head_dim: int
+    query: FloatArray
+    key: FloatArray
+    scale: float
     tiles: int
 
     def with_sink(self, sink: float) -> RowFacts:
@@ -90,7 +94,13 @@ class RowFacts:
             added=np.append(self.added, abs(sink)),
             capped=np.append(self.capped, 0.0),
             value=np.concatenate([self.value, np.zeros_like(self.output[np.newaxis])]),
+            key=np.concatenate([self.key, np.zeros_like(self.query[np.newaxis])]),
         )
+
+    @property
+    def head_dim(self) -> int:
+        """Length of the dot products, ``D``."""
+        return int(self.query.shape[0])
 
     @property
     def top(self) -> float:
@@ -103,7 +113,24 @@ class RowFacts:
         return math.exp(self.lse - self.top) if self.score.size else 1.0
 
 
-def output_terms(row: RowFacts, numerics: Numerics) -> dict[str, FloatArray]:
+class OwnBudget(Protocol):
+    """Arithmetic that no profile describes, and that knows its own bounds."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    def output_terms(self, row: RowFacts) -> Mapping[str, FloatArray]:
+        """Bound the error of the output of one row, each ``[E]``, cause by cause."""
+
+    def lse_budget(self, row: RowFacts) -> float:
+        """Bound the error of the log of the normaliser of one row."""
+
+
+Arithmetic: TypeAlias = Numerics | OwnBudget
+
+
+def output_terms(row: RowFacts, numerics: Arithmetic) -> Mapping[str, FloatArray]:
     """Bound the error of the output of one row, each ``[E]``, cause by cause.
 
     With ``A = sum_j p_j |v_j|``, ``l = exp(L - m)`` and ``f`` the growth of the numerics, the bounds are::
@@ -123,6 +150,8 @@ def output_terms(row: RowFacts, numerics: Numerics) -> dict[str, FloatArray]:
 
     The keys are in this order. A row without keys, which is exactly 0, is left the underflow ``w_o`` alone.
     """
+    if not isinstance(numerics, Numerics):
+        return numerics.output_terms(row)
     size, spread = np.abs(row.output), np.abs(row.value - row.output)
     magnitude = row.weight @ np.abs(row.value)
     distance = 2 * (row.top - row.score) + numerics.exp_ulps
@@ -138,7 +167,7 @@ def output_terms(row: RowFacts, numerics: Numerics) -> dict[str, FloatArray]:
     }
 
 
-def output_budget(row: RowFacts, numerics: Numerics) -> FloatArray:
+def output_budget(row: RowFacts, numerics: Arithmetic) -> FloatArray:
     """Bound the error of the output of one row, ``[E]``: the sum of its ``output_terms``."""
     tau: FloatArray = np.sum(list(output_terms(row, numerics).values()), axis=0)
     return tau
@@ -162,7 +191,7 @@ def output_deviation(row: RowFacts, numerics: Numerics) -> FloatArray:
     return deviation
 
 
-def lse_budget(row: RowFacts, numerics: Numerics) -> float:
+def lse_budget(row: RowFacts, numerics: Arithmetic) -> float:
     """Bound the error of the log of the normaliser of one row.
 
     For a row without keys, which is exactly ``-inf``, it is 0. For others it is::
@@ -171,6 +200,8 @@ def lse_budget(row: RowFacts, numerics: Numerics) -> float:
         + u_a (f(n) + 3 tiles + 8)                                  exponentials, sum, rescaling, logarithm
         + 2 u_a (|L| + |m|) + u_a |L|                               maximum subtracted and added back, result stored
     """
+    if not isinstance(numerics, Numerics):
+        return numerics.lse_budget(row)
     if not row.score.size:
         return 0.0
     scores = float(row.weight @ score_error(row, numerics))

@@ -159,7 +159,7 @@ class History(Sequences):
             query = self.queries(count)
             options = self._told(options, layer, query.shape[2])
             answer, truth = self.ask(query, options, layer=layer, inside=inside), self.truth(query, options, layer)
-            numerics, places = self.subject.numerics(self.case.dtype), self.lists.places(layer)
+            numerics, places = self.subject.arithmetic(self.case.dtype), self.lists.places(layer)
             bound = stored_tolerance(truth, numerics, places)
             where = f"layer {layer}, which holds {places.lengths.tolist()}"
             assert_like(answer.output, truth.output.shape, self.case.dtype, what=f"output of {where}")

@@ -13,8 +13,7 @@ import numpy as np
 
 import attnkit as ak
 from attnkit import reference
-from attnkit.numerics import Numerics
-from attnkit.tolerance import Tolerance
+from attnkit.tolerance import Arithmetic, Tolerance
 from attnkit_conformance.cases import Array
 from attnkit_conformance.oracle import tolerance_of, truth_of
 
@@ -57,7 +56,7 @@ def stored_truth(query: Array, key: Array, value: Array, options: Mapping[str, A
     return truth_of(query, key, value, options)
 
 
-def stored_tolerance(truth: reference.Truth, numerics: Numerics, places: Places) -> Tolerance:
+def stored_tolerance(truth: reference.Truth, numerics: Arithmetic, places: Places) -> Tolerance:
     """Give how far attending may be from it; tokens that are seen outside of windows make one more part of the keys."""
     return truth.tolerance(numerics, tiles=truth.usual_tiles + 1) if places.first else tolerance_of(truth, numerics)
 

@@ -17,8 +17,7 @@ import numpy as np
 
 import attnkit as ak
 from attnkit import reference
-from attnkit.numerics import Numerics
-from attnkit.tolerance import Tolerance
+from attnkit.tolerance import Arithmetic, Tolerance
 from attnkit_conformance.draws import DRAWS
 from attnkit_conformance.oracle import tolerance_of, truth_of
 
@@ -125,7 +124,7 @@ class Case:
         """Rows that see any key, ``[B, H, T]``."""
         return np.asarray(self.shown.any(axis=-1))
 
-    def tolerance(self, numerics: Numerics) -> Tolerance:
+    def tolerance(self, numerics: Arithmetic) -> Tolerance:
         """Give how far a backend of these numerics may be from the truth."""
         return tolerance_of(self.truth, numerics)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,6 +41,7 @@ def run_conformance(
     on_result: Callable[[Result], None] | None = None,
     journal: Path | None = None,
     repro: Path | None = None,
+    numerics: Mapping[str, str] | None = None,
 ) -> Report:
     """Hold a backend to the contract.
 
@@ -71,6 +72,9 @@ def run_conformance(
         File for the results as they come, see ``attnkit_conformance.reports.journal``.
     repro
         Folder for programs that repeat what failed.
+    numerics
+        Element type -> what to hold the backend to in the place of what it declares: a profile, or the ``text`` of
+        ``attnkit_conformance.custom.CustomNumerics``, which the verdict then names.
 
     Raises
     ------
@@ -81,7 +85,7 @@ def run_conformance(
     ValueError
         If a pattern of ``only`` fits nothing.
     """
-    subjects = Subjects(target, isolated=isolated, device=device)
+    subjects = Subjects(target, isolated=isolated, device=device, numerics=numerics)
     manifest = items(level, seed=seed, sample=sample)
     chosen = _only(manifest, only)
     ledger = Ledger(waivers, subjects.name, chosen, whole=sample >= 1 and not only)
@@ -99,7 +103,7 @@ def run_conformance(
         )
         session = Session(subjects, ledger, timeout, absent)
         if repro is not None:
-            spare = stack.enter_context(Subjects(target, isolated=isolated, device=device))
+            spare = stack.enter_context(Subjects(target, isolated=isolated, device=device, numerics=numerics))
             session.reproducers = Reproducers(spare, repro, timeout)
         return _recorded(header, session.results(chosen), on_result, journal)
 

@@ -14,10 +14,12 @@ import numpy as np
 
 from attnkit import reference
 from attnkit.numerics import Numerics
-from attnkit.tolerance import Tolerance, output_deviation, output_terms
+from attnkit.tolerance import Arithmetic, Tolerance, output_deviation, output_terms
+from attnkit_conformance.custom import CustomNumerics, assert_telling
 
 Array = np.ndarray[Any, Any]
 Fact = TypeVar("Fact")
+AnyArithmetic = TypeVar("AnyArithmetic", bound=Arithmetic)
 _ROOM = 1 << 23  # scores of all answers together; each comes with a few arrays of that size
 
 
@@ -44,13 +46,13 @@ _MEMORY = _Memory(_ROOM)
 
 
 def _as_long_as_the_truth(
-    function: Callable[[reference.Truth, Numerics], Fact],
-) -> Callable[[reference.Truth, Numerics], Fact]:
+    function: Callable[[reference.Truth, AnyArithmetic], Fact],
+) -> Callable[[reference.Truth, AnyArithmetic], Fact]:
     """Remember what a function gives as long as the answer that it is about."""
-    known: WeakKeyDictionary[reference.Truth, dict[Numerics, Fact]] = WeakKeyDictionary()
+    known: WeakKeyDictionary[reference.Truth, dict[AnyArithmetic, Fact]] = WeakKeyDictionary()
 
     @wraps(function)
-    def remembered(truth: reference.Truth, numerics: Numerics) -> Fact:
+    def remembered(truth: reference.Truth, numerics: AnyArithmetic) -> Fact:
         facts = known.setdefault(truth, {})
         if numerics not in facts:
             facts[numerics] = function(truth, numerics)
@@ -67,16 +69,25 @@ def truth_of(query: Array, key: Array, value: Array, options: Mapping[str, Any])
 
 
 @_as_long_as_the_truth
-def tolerance_of(truth: reference.Truth, numerics: Numerics) -> Tolerance:
-    """Give how far a backend of these numerics may be from it."""
-    return truth.tolerance(numerics)
+def tolerance_of(truth: reference.Truth, numerics: Arithmetic) -> Tolerance:
+    """Give how far a backend of these numerics may be from it.
+
+    Raises
+    ------
+    UnsupportedError
+        If numerics of one's own have no bound that tells anything, see ``attnkit_conformance.custom``.
+    """
+    bound = truth.tolerance(numerics)
+    if isinstance(numerics, CustomNumerics):
+        assert_telling(bound.output, truth.problem.value, partial(dominant_term, truth, numerics))
+    return bound
 
 
-def dominant_term(truth: reference.Truth, numerics: Numerics, at: tuple[int, ...]) -> str:
+def dominant_term(truth: reference.Truth, numerics: Arithmetic, at: tuple[int, ...]) -> str:
     """Name the largest of the terms that the bound of an output element ``[b, h, i, e]`` is the sum of."""
     b, h, i, e = at
     terms = output_terms(truth.facts(b, h, i, truth.usual_tiles), numerics)
-    return max(terms, key=lambda name: terms[name][e])
+    return max(terms, key=lambda name: np.nan_to_num(terms[name][e], nan=np.inf, posinf=np.inf))
 
 
 @_as_long_as_the_truth

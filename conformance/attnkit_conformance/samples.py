@@ -9,8 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from attnkit import reference
-from attnkit.numerics import Numerics
-from attnkit.tolerance import Tolerance
+from attnkit.tolerance import Arithmetic, Tolerance
 from attnkit_conformance.cases import Case
 from attnkit_conformance.covering import Choice
 from attnkit_conformance.features import FEATURES
@@ -28,7 +27,7 @@ class Sample(Case):
         """What the oracle gives."""
         return reference.attention(*self.arrays, **self.options)
 
-    def tolerance(self, numerics: Numerics) -> Tolerance:
+    def tolerance(self, numerics: Arithmetic) -> Tolerance:
         """Give how far a backend of these numerics may be from the truth."""
         return self.truth.tolerance(numerics)
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 import attnkit as ak
-from attnkit.numerics import Numerics, numerics_for
+from attnkit.numerics import Numerics
+from attnkit.tolerance import Tolerance
 from attnkit_conformance.caches import CacheUnderTest
 from attnkit_conformance.cases import Case, plain
 from attnkit_conformance.compare import assert_equal, assert_like, assert_within
+from attnkit_conformance.custom import CODE, CustomNumerics, arithmetic_of
 from attnkit_conformance.harness.local import Harness, Thing
 from attnkit_conformance.measuring import held
 from attnkit_conformance.oracle import dominant_term
@@ -36,6 +39,8 @@ class Subject:
     ----------
     harness
         Where the backend lives, and the only way to it.
+    numerics
+        Element type -> what to hold it to in the place of what it declares: a profile, or the text of its own numerics.
 
     Attributes
     ----------
@@ -45,9 +50,13 @@ class Subject:
         What came of the cases that it was judged by, see ``judge``, and how often.
     """
 
-    def __init__(self, harness: Harness) -> None:
+    def __init__(self, harness: Harness, numerics: Mapping[str, str] | None = None) -> None:
         self.harness = harness
         self.description = harness.describe()
+        if numerics:
+            declared = self.description.capabilities
+            held_to = replace(declared, numerics={**declared.numerics, **numerics})
+            self.description = self.description._replace(capabilities=held_to)
         self.outcomes: Counter[str] = Counter()
         self._given: list[tuple[Thing, NumpyArray]] | None = None
 
@@ -69,12 +78,32 @@ class Subject:
         """What it declares."""
         return self.description.capabilities
 
-    def numerics(self, dtype: str) -> Numerics:
-        """Give the declared numerics of outputs of an element type."""
+    def arithmetic(self, dtype: str) -> Numerics | CustomNumerics:
+        """Give the declared numerics of outputs of an element type, or those that it is held to in their place."""
         try:
-            return numerics_for(self.capabilities.numerics[dtype], dtype)
+            return arithmetic_of(self.capabilities.numerics[dtype], dtype)
         except (ValueError, ak.DTypeError) as error:
             raise AssertionError(f"capabilities: numerics of {dtype}: {error}") from error
+
+    def numerics(self, dtype: str) -> Numerics:
+        """Give the profile of an element type, for what is more than one bound.
+
+        Raises
+        ------
+        UnsupportedError
+            If it has none, but numerics of its own.
+        """
+        found = self.arithmetic(dtype)
+        if isinstance(found, CustomNumerics):
+            raise ak.UnsupportedError(
+                "this is stated for profiles alone:",
+                {self.name: (ak.Reason(CODE, "numerics", "a profile", found.verdict),)},
+            )
+        return found
+
+    def tolerance(self, case: Case) -> Tolerance:
+        """Give how far it may be from the truth about a case."""
+        return case.tolerance(self.arithmetic(case.dtype))
 
     def slack(self, case: Case) -> float:
         """Give the relative error of equal weights, their sum, and one rounding of the result."""
@@ -134,8 +163,8 @@ class Subject:
         """Check an answer against the oracle: shapes, element types, and every number within its bound."""
         __tracebackhide__ = True
         assert_like(answer.output, case.output_shape, case.dtype, what=f"{what}output")
-        numerics = self.numerics(case.dtype)
-        bound, term = case.tolerance(numerics), partial(dominant_term, case.truth, numerics)
+        arithmetic = self.arithmetic(case.dtype)
+        bound, term = case.tolerance(arithmetic), partial(dominant_term, case.truth, arithmetic)
         assert_within(answer.output, case.truth.output, bound.output, what=f"{what}output", term=term)
         if answer.lse is not None:
             assert_like(answer.lse, case.output_shape[:3], lse_dtype(case.dtype), what=f"{what}lse")
@@ -147,7 +176,7 @@ class Subject:
         Bit for bit, or within the bound of both where the backend does not declare to be deterministic.
         """
         __tracebackhide__ = True
-        bound = case.tolerance(self.numerics(case.dtype))
+        bound = self.tolerance(case)
         pairs = [("output", answer.output, expected.output, bound.output)]
         if answer.lse is not None and expected.lse is not None:
             pairs.append(("lse", answer.lse, expected.lse, bound.lse))
@@ -161,8 +190,8 @@ class Subject:
         """Run a check on a case that the backend declares; where it does not, check that it refuses the case.
 
         Counts what came of it: ``"answered"``, ``"refused CODES"``, ``"outside REASON"`` where a forced path says that
-        a call that its backend takes is not for this path, or ``"unchecked REASON"`` where the backend has no way to
-        ask for what it declares, or for what no capability is about.
+        a call that its backend takes is not for this path, or where numerics of its own have no bound, or ``"unchecked
+        REASON"`` where the backend has no way to ask for what it declares, or for what no capability is about.
         """
         __tracebackhide__ = True
         case = case.on(self.capabilities)
@@ -178,6 +207,9 @@ class Subject:
                 self.outcomes["unchecked gradients, since the backend has no vjp"] += 1
             elif codes_of(error) == {"save"}:
                 self.outcomes["unchecked files, since the backend's own caches are not saved"] += 1
+            elif codes_of(error) == {CODE}:
+                held("what its own numerics bound")
+                self.outcomes[f"outside its own numerics: {_limit_of(error)}"] += 1
             elif codes_of(error) == {"begin_step"}:
                 self.outcomes["unchecked steps, since the backend's own caches have none"] += 1
             elif self.path is not None and codes_of(error) == {"path"}:

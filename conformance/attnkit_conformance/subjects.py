@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -24,11 +24,21 @@ class Subjects:
         Each subject has a process of its own.
     device
         Where its arrays are to lie.
+    numerics
+        Element type -> what to hold it to in the place of what it declares, see ``Subject``.
     """
 
-    def __init__(self, target: str | ak.Backend, *, isolated: bool = True, device: str = "") -> None:
+    def __init__(
+        self,
+        target: str | ak.Backend,
+        *,
+        isolated: bool = True,
+        device: str = "",
+        numerics: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = target if isinstance(target, str) else target.name
         self.isolated = isolated and isinstance(target, str)
+        self._numerics = numerics
         self._make = _maker(target, isolated=isolated, device=device)
         self._subject: Subject | None = None
 
@@ -49,7 +59,7 @@ class Subjects:
             If it cannot be opened.
         """
         if self._subject is None or self._subject.harness.gone is not None:
-            self._subject = Subject(self._make())
+            self._subject = Subject(self._make(), self._numerics)
         return self._subject
 
     def fresh(self) -> Subject:

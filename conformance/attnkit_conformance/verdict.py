@@ -1,6 +1,8 @@
 """Verdict: what a report comes down to, in one line that can be quoted.
 
-``CONFORMANT``: every item of the level was run in a process of its own, and is right. ``NOT CONFORMANT``: something is
+``CONFORMANT``: every item of the level was run in a process of its own, and is right. ``CUSTOM HASH``: the same, within
+bounds that follow from numerics of the backend's own, of that hash; what is stated for profiles alone, or has a bound
+that tells nothing, was not judged. ``NOT CONFORMANT``: something is
 wrong. ``INCOMPLETE``: nothing is known to be wrong, but not everything was seen. ``NO VERDICT``: the run was not one
 that could tell.
 """
@@ -11,7 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from attnkit.tolerance import Arithmetic
 from attnkit_conformance.cases import DTYPES
+from attnkit_conformance.custom import VERDICT, CustomNumerics, arithmetic_of, label_of
 from attnkit_conformance.items import manifest_digest
 from attnkit_conformance.results import Report, Result
 
@@ -33,8 +37,14 @@ def verdict_of(report: Report) -> str:
 
 
 def is_conformant(verdict: str) -> bool:
-    """Tell whether a verdict is that a backend conforms, with waivers or without."""
-    return verdict.startswith("CONFORMANT ")
+    """Tell whether a verdict is that a backend conforms, with waivers or without, or by numerics of its own."""
+    return verdict.startswith(("CONFORMANT ", f"{VERDICT} "))
+
+
+def word_for(capabilities: Mapping[str, Any]) -> str:
+    """Give the word for a backend that is right: ``"CONFORMANT"``, or the class of its own numerics."""
+    own = (found.verdict for _, found in _arithmetics(capabilities) if isinstance(found, CustomNumerics))
+    return " ".join(own) or "CONFORMANT"
 
 
 def _unfit(report: Report) -> Iterator[str]:
@@ -82,7 +92,8 @@ def _open_ends(report: Report) -> str:
 def _conformant(report: Report) -> Iterator[str]:
     header, counts = report.header, report.counts()
     waived = counts["WAIVED"]
-    word = f"CONFORMANT WITH WAIVERS({waived})" if waived else "CONFORMANT"
+    word = word_for(header.capabilities)
+    word = f"{word} WITH WAIVERS({waived})" if waived else word
     yield f"{word} attnkit-contract {header.contract}"
     yield f"suite {header.suite}"
     yield f"L{header.level}"
@@ -110,8 +121,12 @@ def declared_count(capabilities: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _numerics(capabilities: Mapping[str, Any]) -> str:
-    profiles = capabilities.get("numerics", {})
-    return " ".join(f"{dtype}:{profiles[dtype]}" for dtype in DTYPES if dtype in capabilities.get("dtypes", ()))
+    return " ".join(f"{dtype}:{label_of(arithmetic)}" for dtype, arithmetic in _arithmetics(capabilities))
+
+
+def _arithmetics(capabilities: Mapping[str, Any]) -> Iterator[tuple[str, Arithmetic]]:
+    profiles, declared = capabilities.get("numerics", {}), capabilities.get("dtypes", ())
+    return ((dtype, arithmetic_of(profiles[dtype], dtype)) for dtype in DTYPES if dtype in declared)
 
 
 def _count(number: int, noun: str) -> str:

@@ -24,6 +24,7 @@ from attnkit_conformance.reports.declared import capabilities_of
 from attnkit_conformance.results import GOOD, Result
 from attnkit_conformance.runner import not_run, run_item
 from attnkit_conformance.subject import Subject
+from attnkit_conformance.verdict import is_conformant, word_for
 
 
 class _About(BaseModel):
@@ -57,7 +58,7 @@ class Judgement:
     @property
     def conforms(self) -> bool:
         """Whether everything that was asked is right."""
-        return self.verdict.startswith("CONFORMANT")
+        return is_conformant(self.verdict)
 
 
 def judge(questions: Path | str, answers: Path | str) -> Judgement:
@@ -170,7 +171,7 @@ def _verdict(results: Sequence[Result], package: Package) -> str:
 
 def _conformant(covered: Sequence[Result], total: int, package: Package) -> Iterator[str]:
     about = package.manifest.about
-    yield f"CONFORMANT attnkit-contract {package.manifest.contract}"
+    yield f"{word_for(about['capabilities'])} attnkit-contract {package.manifest.contract}"
     yield f"suite {package.manifest.suite}"
     yield f"L{about['level']}"
     yield f"offline, {len(covered)} of {total} items"

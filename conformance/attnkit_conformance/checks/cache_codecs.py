@@ -123,7 +123,7 @@ class TestCodecs(Checks):
             answer, near = history.ask(query, options), history.truth(query, options)
             exact = history.truth(query, options, read=False)
             places = history.lists.places(0)
-            own = stored_tolerance(near, backend.numerics(case.dtype), places).output
+            own = stored_tolerance(near, backend.arithmetic(case.dtype), places).output
             key, value = (history.lists.padded(0, half, read=False) for half in range(2))
             key_bound, value_bound = (_bound(case, half, tokens) for half, tokens in enumerate((key, value)))
             scale = options.get("scale", case.head_dim**-0.5)

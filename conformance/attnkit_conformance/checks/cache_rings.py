@@ -72,7 +72,7 @@ class TestRing(Checks):
         history, ring, (query, key, value) = History(backend, case), _ring_of(case), case.arrays
         whole = Places([np.arange(case.keys)] * case.batch, np.full(case.batch, case.keys), ring.pinned)
         truth = stored_truth(query, key, value, case.options, whole)
-        bound = stored_tolerance(truth, backend.numerics(case.dtype), whole).output
+        bound = stored_tolerance(truth, backend.arithmetic(case.dtype), whole).output
         start, sizes = 0, case.rng("chunks")
         while start < case.keys:
             stop = min(start + int(sizes.integers(1, ring.max_append + 1)), case.keys)

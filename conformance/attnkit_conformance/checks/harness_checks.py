@@ -15,10 +15,10 @@ import numpy as np
 
 import attnkit as ak
 from attnkit.capabilities import CONTRACT_VERSION
-from attnkit.numerics import numerics_for
 from attnkit_conformance.cases import DTYPES, Array, Case
 from attnkit_conformance.checking import Checks, over
 from attnkit_conformance.compare import assert_equal, assert_like
+from attnkit_conformance.custom import arithmetic_of
 from attnkit_conformance.measuring import Comparison, note
 from attnkit_conformance.subject import Subject
 
@@ -125,7 +125,7 @@ def _strange(declared: ak.Capabilities) -> Iterator[str]:
             yield f"{name} is empty"
     for dtype in sorted(declared.dtypes):
         try:
-            numerics_for(declared.numerics[dtype], dtype)
+            arithmetic_of(declared.numerics[dtype], dtype)
         except (ValueError, TypeError) as error:
             yield f"numerics of {dtype}: {error}"
     if not any(size in declared.head_dims for size in range(1, 1025)):

@@ -163,7 +163,7 @@ class TestAverages(Checks):
     @over(VISIBLE)
     def test_between_the_least_and_the_largest(self, backend: Subject, case: Case) -> None:
         """Each element lies between the least and the largest of the values that it is made of."""
-        output, tau = plain(case.call(backend).output), case.tolerance(backend.numerics(case.dtype)).output
+        output, tau = plain(case.call(backend).output), backend.tolerance(case).output
         value = np.repeat(plain(case.arrays[2]), case.heads // case.kv_heads, axis=1)[:, :, None]
         shown, seen = case.shown[..., None], case.seeing[..., None]
         least = np.where(seen, np.where(shown, value, np.inf).min(axis=3), 0)
@@ -199,7 +199,7 @@ class TestAverages(Checks):
         two = one.holding((query, key, plain(value)[:, ::-1, ::-1]))
         both = one.holding((query, key, 2 * plain(value) + 3 * plain(two.arrays[2])))
         answers = [plain(part.call(backend).output) for part in (one, two, both)]
-        taus = [part.tolerance(backend.numerics(case.dtype)).output for part in (one, two, both)]
+        taus = [backend.tolerance(part).output for part in (one, two, both)]
         bound = 2 * taus[0] + 3 * taus[1] + taus[2]
         assert_within(answers[2], 2 * answers[0] + 3 * answers[1], bound, what="output of 2 V + 3 W")
 
@@ -209,7 +209,7 @@ class TestAverages(Checks):
         query, key, value = case.arrays
         turns = case.heads // case.kv_heads
         dealt = partners.with_options(case, (query, np.tile(key, (1, turns, 1, 1)), np.tile(value, (1, turns, 1, 1))))
-        bound = case.tolerance(backend.numerics(case.dtype)).output
+        bound = backend.tolerance(case).output
         _assert_other(plain(case.call(backend).output), dealt.truth.output, bound)
 
 

@@ -183,5 +183,5 @@ def _assert_same(backend: Subject, one: Array, other: Array, sequences: list[Cas
     if backend.capabilities.deterministic:
         assert_equal(one, other, what=what)
         return
-    bounds = [case.tolerance(backend.numerics(case.dtype)).output for case in sequences]
+    bounds = [backend.tolerance(case).output for case in sequences]
     assert_within(one, plain(other), 2 * np.concatenate(bounds, axis=2), what=what)

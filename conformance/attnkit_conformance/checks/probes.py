@@ -91,7 +91,7 @@ class TestShift(Checks):
         moved = case.holding((query, key, value))
         before, after = still.call(backend), moved.call(backend)
         backend.assert_true(moved, after)
-        apart = sum(part.tolerance(backend.numerics(case.dtype)).output for part in (still, moved))
+        apart = sum(backend.tolerance(part).output for part in (still, moved))
         assert_within(after.output, plain(before.output), apart, what="output after the shift")
 
 

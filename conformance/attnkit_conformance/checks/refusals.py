@@ -82,7 +82,7 @@ class TestApplied(Checks):
     def test_options_make_a_difference(self, backend: Subject, case: Case) -> None:
         """The result is not that of the same call without the option."""
         without = replace(case, options={}).holding(case.arrays)
-        bound = case.tolerance(backend.numerics(case.dtype)).output
+        bound = backend.tolerance(case).output
         difference = np.abs(plain(case.call(backend).output) - without.truth.output)
         held(f"effect of {', '.join(case.options)}", difference.size)
         if not (difference > bound).any():

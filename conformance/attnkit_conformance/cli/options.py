@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from attnkit.cli.loading import wrong_use
+from attnkit_conformance.custom import CustomNumerics
 from attnkit_conformance.reports.files import REPORT, load_report
 from attnkit_conformance.reports.journal import ReportError
 from attnkit_conformance.requirements import LEVELS
 from attnkit_conformance.results import Report
 
-__all__ = ["JOURNAL", "JsonOption", "LevelOption", "SeedOption", "read_report", "wrong_use"]
+__all__ = ["JOURNAL", "JsonOption", "LevelOption", "SeedOption", "declaration", "read_report", "wrong_use"]
 
 JOURNAL = "journal.jsonl"
 """The journal's name in the folder of a report."""
@@ -21,6 +22,14 @@ _WORDS = ", ".join(f"{number} {word}" for number, word in LEVELS.items())
 LevelOption = Annotated[int, typer.Option(min=0, max=3, help=f"Up to this level: {_WORDS}.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def declaration(path: Path) -> CustomNumerics:
+    """Read numerics of one's own; wrong use where it is none."""
+    try:
+        return CustomNumerics.load(path)
+    except (OSError, ValueError) as error:
+        wrong_use(f"--numerics: {path}: {error}")
 
 
 def read_report(path: Path) -> Report:

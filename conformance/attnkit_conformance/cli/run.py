@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from attnkit.cli.output import FAULT, console, print_json, print_line
-from attnkit_conformance.cli.options import JOURNAL, JsonOption, LevelOption, SeedOption, wrong_use
+from attnkit_conformance.cli.options import JOURNAL, JsonOption, LevelOption, SeedOption, declaration, wrong_use
 from attnkit_conformance.cli.progress import Watch
 from attnkit_conformance.cli.summary import record, summary
 from attnkit_conformance.conformance import run_conformance
@@ -21,7 +21,7 @@ from attnkit_conformance.results import GOOD, Report
 from attnkit_conformance.verdict import is_conformant
 from attnkit_conformance.waivers import load_waivers
 
-_COLOURS = {"CONFORMANT": "green", "NOT": "red"}
+_COLOURS = {"CONFORMANT": "green", "CUSTOM": "green", "NOT": "red"}
 
 
 def run(
@@ -33,6 +33,7 @@ def run(
     device: Annotated[str, typer.Option(help="Where arrays are to lie, such as cuda:0.")] = "",
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that an item may take.")] = 60,
     waivers: Annotated[Path | None, typer.Option(help="A TOML file of waivers.")] = None,
+    numerics: Annotated[Path | None, typer.Option(help="Hold it to numerics of its own: JSON or TOML.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write a report into this folder, with reproducers.")] = None,
     repro: Annotated[Path | None, typer.Option(help="Write reproducers into this folder instead.")] = None,
     in_process: Annotated[bool, typer.Option("--in-process", help="For a debugger; never a verdict.")] = False,
@@ -52,6 +53,7 @@ def run(
         "isolated": not in_process,
         "device": device,
         "timeout": timeout,
+        "numerics": None if numerics is None else declaration(numerics).declared,
         "repro": report / "repro" if report and not repro else repro,
     }
     if in_process:

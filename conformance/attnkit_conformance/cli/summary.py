@@ -12,7 +12,7 @@ from attnkit_conformance.results import Report, Result
 
 _UNANSWERED: dict[Kind, str] = {
     "refused": "not declared, and refused",
-    "outside": "not for this path",
+    "outside": "outside",
     "not run": "not run",
 }
 _TOLD = 6  # requirements that are told at length: where more are broken, one thing is

@@ -9,6 +9,7 @@ from typing import Final
 
 import attnkit as ak
 from attnkit_conformance.cases import DTYPES, Case
+from attnkit_conformance.crosscheck.calls import Promise, Rounding
 from attnkit_conformance.crosscheck.conventions import conventions_of
 from attnkit_conformance.crosscheck.judging import NAMES, Judgement, Name, judge
 from attnkit_conformance.crosscheck.localising import explanation
@@ -18,6 +19,7 @@ from attnkit_conformance.crosscheck.reproducing import write_program
 from attnkit_conformance.crosscheck.shrinking import shrunk
 from attnkit_conformance.crosscheck.sides import Live, Side
 from attnkit_conformance.crosscheck.weights import about_weights
+from attnkit_conformance.custom import label_of
 from attnkit_conformance.subject import Answer
 
 Target = str | ak.Backend | Side
@@ -126,10 +128,10 @@ class _Check:
         conventions = {name: self._conventions(judgement, name) for name in judgement.complaints}
         conventions = {name: told for name, told in conventions.items() if told}
         small = judgement
-        if self.shrink and not conventions:
+        if self.shrink and not conventions and not isinstance(judgement.case, Rounding):  # which is about many numbers
             small = shrunk(judgement, self.ask, _SHRINKING)
         first: Name = min(judgement.complaints)
-        part = next((part for part in judgement.parts if part.what == "output"), None)
+        part = next((part for part in judgement.parts if part.what == "output" and part.worst(first) > 1), None)
         return Finding(
             case=str(judgement.case),
             blamed=judgement.blamed,
@@ -138,9 +140,15 @@ class _Check:
             explanation="" if part is None or conventions else explanation(judgement.case, part, first),
             weights="" if part is None or conventions else about_weights(judgement.case, self.sides, first),
             smallest=str(small.case) if small is not judgement else "",
-            folder="" if self.repro is None else str(write_program(self.repro, small, self.sides, first)),
+            folder=self._program(small, first),
             picture=None if part is None else picture_of(part, first, judgement.case.dtype),
         )
+
+    def _program(self, judgement: Judgement, blamed: Name) -> str:
+        """Write a program, where one call is enough to show what is wrong."""
+        if self.repro is None or isinstance(judgement.case, Promise):
+            return ""
+        return str(write_program(self.repro, judgement, self.sides, blamed))
 
     def _conventions(self, judgement: Judgement, name: Name) -> list[str]:
         given = {part.what: part.given[name] for part in judgement.parts}
@@ -159,7 +167,7 @@ def _facts(side: Side) -> SideFacts:
     numerics = {}
     for dtype in DTYPES:
         try:
-            numerics[dtype] = side.numerics(dtype).name
+            numerics[dtype] = label_of(side.numerics(dtype))
         except (KeyError, ValueError, ak.DTypeError):
             continue
     return SideFacts(name=side.name, source=side.source, numerics=numerics)

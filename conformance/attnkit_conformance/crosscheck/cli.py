@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,7 @@ from rich.text import Text
 import attnkit as ak
 from attnkit.cli.output import FAULT, console, print_line, print_table, reports_errors
 from attnkit_conformance.cases import DTYPES, Case
-from attnkit_conformance.cli.options import SeedOption, wrong_use
+from attnkit_conformance.cli.options import SeedOption, declaration, wrong_use
 from attnkit_conformance.crosscheck import requests as asking
 from attnkit_conformance.crosscheck.checking import crosscheck
 from attnkit_conformance.crosscheck.fuzzing import fuzz
@@ -52,6 +52,8 @@ def command(
     repro: Annotated[
         Path | None, typer.Option(help="Write programs that show what was found into this folder.")
     ] = None,
+    numerics_a: Annotated[Path | None, typer.Option(help="Hold A to numerics of its own: JSON or TOML.")] = None,
+    numerics_b: Annotated[Path | None, typer.Option(help="The same for B.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML page; '.json' writes JSON.")] = None,
     model: Annotated[
         str, typer.Option(help="Run this model instead, layer by layer: smollm2, a GGUF file or a directory.")
@@ -63,7 +65,7 @@ def command(
     """Compare two implementations; exits with 1 where one of them is wrong.
 
     Distances are in units of the bounds that follow from the inputs: up to 1 is what rounding explains. By default 200
-    requests at random and the suite's structures are asked.
+    requests at random are asked, and the suite's structures and laws.
     """
     sys.path.insert(0, "")  # 'module:factory' is found from where the command is run
     if model:
@@ -71,11 +73,12 @@ def command(
 
         layer_by_layer(a, b, model, text, tokens, dtype or "float32", report, json=json)
         return
-    with _sides((a, b), isolated=isolated, seconds=timeout) as sides:
+    own = [None if path is None else declaration(path).declared for path in (numerics_a, numerics_b)]
+    with _sides(zip((a, b), own, strict=True), isolated=isolated, seconds=timeout) as sides:
         dtypes = _dtypes(dtype, sides)
         replayed = _replayed(sides, recorded)
         usual = not (cases or fuzz_count or replayed)
-        count, spec = fuzz_count or 200 * usual, cases or "structures" * usual
+        count, spec = fuzz_count or 200 * usual, cases or asking.USUAL * usual
         told = "" if replayed is None else replayed.source
         at_random = f"{count} at random, seed {seed}" if count else ""
         found = crosscheck(
@@ -93,14 +96,18 @@ def command(
 
 
 @contextmanager
-def _sides(targets: tuple[str, str], *, isolated: bool, seconds: float) -> Iterator[list[Live | Recorded]]:
+def _sides(
+    targets: Iterable[tuple[str, Mapping[str, str] | None]], *, isolated: bool, seconds: float
+) -> Iterator[list[Live | Recorded]]:
     opened: list[Live | Recorded] = []
     try:
         try:
-            for target in targets:  # one after the other: those that were opened are closed if the next cannot be
+            for target, own in targets:  # one after the other: those that were opened are closed if the next cannot be
                 place = Path(target)
                 recorded = (place / MANIFEST).is_file()
-                opened.append(Recorded(place) if recorded else Live(target, isolated=isolated, seconds=seconds))
+                opened.append(
+                    Recorded(place, own) if recorded else Live(target, isolated=isolated, seconds=seconds, numerics=own)
+                )
         except (TargetError, BackendGone, PackageError) as error:
             wrong_use(str(error))
         yield opened

@@ -17,6 +17,7 @@ import numpy as np
 import attnkit as ak
 from attnkit import reference
 from attnkit.numerics import Numerics
+from attnkit.tolerance import Arithmetic
 from attnkit_conformance.cases import Case
 from attnkit_conformance.crosscheck.judging import error_of
 from attnkit_conformance.subject import Answer
@@ -45,15 +46,15 @@ class Convention(NamedTuple):
     """
 
     says: str
-    told: Callable[[Case, Numerics], Told | None]
+    told: Callable[[Case, Arithmetic], Told | None]
 
 
-def conventions_of(case: Case, answer: Answer, numerics: Numerics) -> list[str]:
+def conventions_of(case: Case, answer: Answer, numerics: Arithmetic) -> list[str]:
     """Give the conventions that explain an answer which is not within the bounds of the contract."""
     return list(_explaining(case, answer, numerics))
 
 
-def _explaining(case: Case, answer: Answer, numerics: Numerics) -> Iterator[str]:
+def _explaining(case: Case, answer: Answer, numerics: Arithmetic) -> Iterator[str]:
     for convention in CONVENTIONS:
         told = convention.told(case, numerics)
         if told is None:
@@ -71,10 +72,10 @@ def _differs(lse: Array, told: Told, seeing: Array) -> bool:
     return bool((error_of(lse, told.lse, told.lse_tau) > 1)[seeing].any())
 
 
-def _with(changes: Callable[[Case], Mapping[str, Any] | None]) -> Callable[[Case, Numerics], Told | None]:
+def _with(changes: Callable[[Case], Mapping[str, Any] | None]) -> Callable[[Case, Arithmetic], Told | None]:
     """Make what a convention tells of other options."""
 
-    def told(case: Case, numerics: Numerics) -> Told | None:
+    def told(case: Case, numerics: Arithmetic) -> Told | None:
         changed = changes(case)
         if changed is None:
             return None
@@ -84,7 +85,7 @@ def _with(changes: Callable[[Case], Mapping[str, Any] | None]) -> Callable[[Case
     return told
 
 
-def _of(truth: reference.Truth, numerics: Numerics) -> Told:
+def _of(truth: reference.Truth, numerics: Arithmetic) -> Told:
     bound = truth.tolerance(numerics)
     return Told(truth.output, truth.lse, bound.output, bound.lse)
 
@@ -129,12 +130,12 @@ def _sinkless(case: Case) -> Mapping[str, Any] | None:
     return {"sinks": None} if case.options.get("sinks") is not None else None
 
 
-def _empty_rows(fill: Callable[[Case], Array | float]) -> Callable[[Case, Numerics], Told | None]:
+def _empty_rows(fill: Callable[[Case], Array | float]) -> Callable[[Case, Arithmetic], Told | None]:
     """Put something else in rows that see no key."""
 
-    def told(case: Case, numerics: Numerics) -> Told | None:
+    def told(case: Case, numerics: Arithmetic) -> Told | None:
         empty = ~case.seeing
-        if not empty.any():
+        if not empty.any() or not isinstance(numerics, Numerics):
             return None
         plain = _of(case.truth, numerics)
         output = np.where(empty[..., None], fill(case), plain.output)
@@ -152,15 +153,15 @@ def _mean(case: Case) -> Array:
     return np.asarray(np.repeat(mean, case.heads // case.kv_heads, axis=1))
 
 
-def _lse_times(factor: float) -> Callable[[Case, Numerics], Told | None]:
-    def told(case: Case, numerics: Numerics) -> Told | None:
+def _lse_times(factor: float) -> Callable[[Case, Arithmetic], Told | None]:
+    def told(case: Case, numerics: Arithmetic) -> Told | None:
         plain = _of(case.truth, numerics)
         return plain._replace(lse=plain.lse * factor, lse_tau=plain.lse_tau * factor)
 
     return told
 
 
-def _capped_last(case: Case, numerics: Numerics) -> Told | None:
+def _capped_last(case: Case, numerics: Arithmetic) -> Told | None:
     """Cap the scores after the bias was added, which only a value of 0 or minus infinity leaves as it was."""
     cap, bias = case.options.get("softcap"), case.options.get("bias")
     if cap is None or bias is None:

@@ -18,7 +18,8 @@ from attnkit_conformance.samples import Sample, any_choice, swarm
 HEAD_DIMS: Final = (8, 16, 40, 64, 72, 80, 128)
 FAR: Final = (2**24 + 1, 2**31 + 1, -(2**33))
 """Positions that 32 bits, or a float, do not hold."""
-SCALES: Final = (0.0, -0.4, 1.0, 3.0)
+SCALES: Final = (0.0, np.float64(-0.4), 1.0, np.float64(3.0))
+"""Numbers of Python, and of NumPy, which promote what those do not."""
 _LOUD: Final = 64
 _SMALL: Final = 1500  # scores of most requests; the oracle takes row by row
 _LARGE: Final = 40000  # of one in sixteen
@@ -67,7 +68,7 @@ def _more(rng: np.random.Generator, options: Mapping[str, Any], batch: int, head
     """Draw what the features of the suite do not name: a scale, slopes for each sequence, positions far away."""
     more: dict[str, Any] = {}
     if rng.random() < 0.15:
-        more["scale"] = float(rng.choice(SCALES))
+        more["scale"] = SCALES[rng.integers(len(SCALES))]
     if "alibi" in options and rng.random() < 0.5:
         more["alibi"] = rng.uniform(0, 1.5, (batch, heads)).astype(np.float32)
     if "query_offset" in options and "key_offset" in options and rng.random() < 0.3:

@@ -9,14 +9,17 @@ Axes: ``B`` batch, ``H`` query heads, ``T`` query length, ``E`` value head size.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
 
-from attnkit.numerics import Numerics
+import attnkit as ak
+from attnkit.tolerance import Arithmetic, Tolerance
 from attnkit_conformance.cases import Case
 from attnkit_conformance.crosscheck.sides import Failed, Given, Refused
+from attnkit_conformance.custom import reason_of
 from attnkit_conformance.subject import Answer, lse_dtype
 
 Array = np.ndarray[Any, Any]
@@ -89,7 +92,7 @@ class Judgement:
         return " and ".join(sorted(self.complaints))
 
 
-def judge(case: Case, given: dict[Name, Given], numerics: dict[Name, Numerics]) -> Judgement:
+def judge(case: Case, given: dict[Name, Given], numerics: Mapping[Name, Arithmetic]) -> Judgement:
     """Judge two answers to a request."""
     complaints = {side: f"{a.how}: {a.message}" for side, a in given.items() if isinstance(a, Failed)}
     refusals = [f"{side} refuses {', '.join(a.codes)}" for side, a in given.items() if isinstance(a, Refused)]
@@ -99,7 +102,14 @@ def judge(case: Case, given: dict[Name, Given], numerics: dict[Name, Numerics]) 
         if wrong:
             complaints[side] = wrong
             del answers[side]
-    parts = tuple(_parts(case, answers, numerics)) if answers else ()
+    bounds: dict[Name, Tolerance] = {}
+    for side in list(answers):
+        try:
+            bounds[side] = case.tolerance(numerics[side])
+        except ak.UnsupportedError as error:  # of numerics of its own
+            refusals.append(f"{side} cannot be judged: {reason_of(error)}")
+            del answers[side]
+    parts = tuple(_parts(case, answers, bounds)) if answers else ()
     for side in answers:
         beyond = [part for part in parts if part.worst(side) > 1]
         if beyond:
@@ -130,8 +140,7 @@ def error_of(actual: Array, expected: Array, tau: Array) -> Array:
     return np.where(same, 0.0, np.where(comparable, ratio, np.inf))
 
 
-def _parts(case: Case, answers: dict[Name, Answer], numerics: dict[Name, Numerics]) -> list[Part]:
-    bounds = {side: case.tolerance(numerics[side]) for side in answers}
+def _parts(case: Case, answers: dict[Name, Answer], bounds: dict[Name, Tolerance]) -> list[Part]:
     found = []
     for what, truth in (("output", case.truth.output), ("lse", case.truth.lse)):
         given = {side: _wide(getattr(answers[side], what, None)) if side in answers else None for side in NAMES}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from pydantic import Field
 
 from attnkit_conformance.crosscheck.judging import NAMES, Judgement, Name
 from attnkit_conformance.crosscheck.picture import Data, Picture
+
+_SUMMABLE: Final = 1e100  # errors whose squares can be added up
 
 
 class SideFacts(Data):
@@ -165,7 +167,7 @@ class Tally:
                 error = part.error[side]
                 if error is not None and error.size:
                     sums[side] = max(sums[side], float(error.max()))
-                    sums[f"{side}2"] += float(np.square(np.where(np.isfinite(error), error, 0)).sum())
+                    sums[f"{side}2"] += float(np.square(np.where(error < _SUMMABLE, error, 0)).sum())
 
     def statistics(self) -> list[Statistics]:
         """Give what was gathered."""

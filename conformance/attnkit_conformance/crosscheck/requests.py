@@ -18,6 +18,10 @@ import attnkit as ak
 from attnkit.call import Options
 from attnkit_conformance import structures
 from attnkit_conformance.cases import Case
+from attnkit_conformance.checks.broadcasting import ONE_HEAD
+from attnkit_conformance.checks.laws import FEATURES, ROWS, VALUES
+from attnkit_conformance.checks.quality import HALVES, SPREAD
+from attnkit_conformance.crosscheck.calls import BitwiseLaw, RepeatedHead, Rounding, asked_as
 from attnkit_conformance.draws import DRAWS
 from attnkit_conformance.items import items
 
@@ -25,7 +29,8 @@ _ONE_HEAD: Final = [
     replace(case, label=f"one-head-{case.label}", heads=1, kv_heads=1)
     for case in (*structures.PLAIN, *structures.CAUSAL, *structures.WINDOWS[-3:])
 ]
-GROUPS: Final[dict[str, list[Case]]] = {
+_LAWS: Final = {law.label: asked_as(BitwiseLaw, law) for law in (*ROWS, *FEATURES, *VALUES) if law.bits}
+GROUPS: Final[dict[str, Sequence[Case]]] = {
     "plain": structures.PLAIN,
     "causal": structures.CAUSAL,
     "windows": structures.WINDOWS,
@@ -41,8 +46,14 @@ GROUPS: Final[dict[str, list[Case]]] = {
     "one-head": _ONE_HEAD,
     "structures": [*structures.STRUCTURES, *structures.SOFTCAPPED, *_ONE_HEAD],
     "long": structures.LONG,
+    "repeated-head": [asked_as(RepeatedHead, case) for case in ONE_HEAD],
+    "laws": list(_LAWS.values()),
+    "rounding": [asked_as(Rounding, case) for case in SPREAD if case.dtype == HALVES[0]],
 }
 """Cases of the suite by a name."""
+
+USUAL: Final = "structures;laws;repeated-head"
+"""What is asked where nothing else is."""
 
 SUITE: Final = "suite"
 """Every call that the conformance suite makes by itself, at level 2."""
@@ -124,7 +135,7 @@ def _parts(spec: str) -> Iterator[str]:
             yield from filter(None, (name.strip() for name in part.split(",")))
 
 
-def _of(part: str) -> list[Case]:
+def _of(part: str) -> Sequence[Case]:
     if part in GROUPS:
         return GROUPS[part]
     sizes, _, options = part.partition(":")

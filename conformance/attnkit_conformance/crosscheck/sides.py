@@ -12,11 +12,13 @@ from types import TracebackType
 from typing import Protocol, Self
 
 import attnkit as ak
-from attnkit.numerics import Numerics, numerics_for
+from attnkit.tolerance import Arithmetic
 from attnkit_conformance.cases import Case
+from attnkit_conformance.crosscheck.calls import BrokenPromiseError
+from attnkit_conformance.custom import arithmetic_of
 from attnkit_conformance.harness.failures import BackendGone, BackendHung
 from attnkit_conformance.packages import Package, PackageError, problems
-from attnkit_conformance.subject import Answer, codes_of
+from attnkit_conformance.subject import Answer, Subject, codes_of
 from attnkit_conformance.subjects import Subjects
 
 
@@ -29,7 +31,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A call that gave nothing: how (``"error"``, ``"died"``, ``"hung"``), and in words."""
+    """A call that gave nothing, or broke a promise: how (``"error"``, ``"died"``, ``"law"``, ...), and in words."""
 
     how: str
     message: str
@@ -53,7 +55,7 @@ class Side(Protocol):
     name: str
     source: str
 
-    def numerics(self, dtype: str) -> Numerics:
+    def numerics(self, dtype: str) -> Arithmetic:
         """Give the numerics that outputs of an element type are held to."""
 
     def answer(self, case: Case) -> Given:
@@ -69,25 +71,29 @@ class Live:
     Parameters
     ----------
     target
-        See ``attnkit_conformance.harness.targets``; or a backend itself.
+        See ``attnkit_conformance.harness.targets``; or a backend, or a subject, itself.
     isolated
         It gets a process of its own, and another one whenever that ends.
     seconds
         Time for a request.
     numerics
-        Element type -> numerics to hold it to; by default what it declares.
+        Element type -> what to hold it to in the place of what it declares, see ``Subject``.
     """
 
     def __init__(
         self,
-        target: str | ak.Backend,
+        target: str | ak.Backend | Subject,
         *,
         isolated: bool = False,
         seconds: float = 60.0,
-        numerics: Mapping[str, Numerics] | None = None,
+        numerics: Mapping[str, str] | None = None,
     ) -> None:
-        self._subjects = Subjects(target, isolated=isolated)
-        self._seconds, self._numerics = seconds, dict(numerics or {})
+        self._subjects = (
+            _Same(target, numerics)
+            if isinstance(target, Subject)
+            else Subjects(target, isolated=isolated, numerics=numerics)
+        )
+        self._seconds = seconds
         self.name = self._subjects.name
         self.source = self._subjects.current().description.source
         self.capabilities = self._subjects.current().capabilities
@@ -100,9 +106,9 @@ class Live:
     ) -> None:
         self.close()
 
-    def numerics(self, dtype: str) -> Numerics:
+    def numerics(self, dtype: str) -> Arithmetic:
         """Give the numerics that outputs of an element type are held to."""
-        return self._numerics.get(dtype) or numerics_for(self.capabilities.numerics[dtype], dtype)
+        return arithmetic_of(self.capabilities.numerics[dtype], dtype)
 
     def answer(self, case: Case) -> Given:
         """Ask; what is not declared is not asked for."""
@@ -112,17 +118,27 @@ class Live:
         try:
             subject = self._subjects.current()
             subject.harness.allow(self._seconds)
-            return subject.attention(case.arrays, case.options, lse=self.capabilities.lse)
+            return case.call(subject)
         except ak.UnsupportedError as error:
             return Refused(tuple(sorted(codes_of(error))))
         except BackendGone as error:
             return Failed("hung" if isinstance(error, BackendHung) else "died", str(error))
+        except BrokenPromiseError as error:
+            return Failed(error.what, str(error))
         except Exception as error:  # a backend may raise anything
             return Failed("error", f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
         """End its process, if it has one."""
         self._subjects.close()
+
+
+class _Same(Subjects):
+    """A subject that is there already."""
+
+    def __init__(self, subject: Subject, numerics: Mapping[str, str] | None) -> None:
+        super().__init__(subject.name)
+        self._subject = Subject(subject.harness, numerics) if numerics else subject
 
 
 class Recorded:
@@ -132,6 +148,8 @@ class Recorded:
     ----------
     path
         Its folder.
+    numerics
+        Element type -> what to hold it to in the place of what it says.
 
     Raises
     ------
@@ -139,12 +157,13 @@ class Recorded:
         If it is none, or a file in it is not what was written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, numerics: Mapping[str, str] | None = None) -> None:
         found = problems(path)
         if found:
             raise PackageError(f"{path}: {'; '.join(found[:3])}")
         self.package = Package.open(path)
         manifest = self.package.manifest
+        self._numerics = {**manifest.numerics, **(numerics or {})}
         self.name = str(path)
         self.source = f"{manifest.kind} of {len(manifest.cases)} calls by {manifest.made_by or 'nobody named'}"
 
@@ -152,9 +171,9 @@ class Recorded:
         """Give its calls."""
         return (self.package.read(name).case for name in self.package.names)
 
-    def numerics(self, dtype: str) -> Numerics:
+    def numerics(self, dtype: str) -> Arithmetic:
         """Give the numerics that it says its outputs are of."""
-        return numerics_for(self.package.manifest.numerics[dtype], dtype)
+        return arithmetic_of(self._numerics[dtype], dtype)
 
     def answer(self, case: Case) -> Given:
         """Look the call up by its name."""

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 import attnkit as ak
+from attnkit_conformance.custom import CustomNumerics
 
 _CAPABILITIES = TypeAdapter(ak.Capabilities)
 
@@ -20,7 +21,7 @@ def declared(capabilities: ak.Capabilities) -> dict[str, Any]:
 
 
 def capabilities_of(plain: Mapping[str, Any]) -> ak.Capabilities:
-    """Make capabilities of what ``declared`` gave.
+    """Make capabilities of what ``declared`` gave; numerics of its own may come as they are, or as their text.
 
     Raises
     ------
@@ -29,4 +30,10 @@ def capabilities_of(plain: Mapping[str, Any]) -> ak.Capabilities:
     PluginError
         If no backend may declare it.
     """
-    return _CAPABILITIES.validate_python(dict(plain))
+    told = dict(plain)
+    if isinstance(told.get("numerics"), Mapping):
+        told["numerics"] = {
+            dtype: CustomNumerics.model_validate(one).text if isinstance(one, Mapping) else one
+            for dtype, one in told["numerics"].items()
+        }
+    return _CAPABILITIES.validate_python(told)

@@ -10,7 +10,8 @@ from attnkit_conformance.results import Result
 
 Kind = Literal["answered", "refused", "outside", "failed", "waived", "not run"]
 """``answered``: answered and right. ``refused``: not declared, and refused as it must be. ``outside``: declared, but
-not for the path that was asked for. ``failed``: anything wrong, crashes and waivers that pass included.
+not for the path that was asked for, or not bounded by numerics of its own. ``failed``: anything wrong, crashes and
+waivers that pass included.
 """
 KINDS: Final[tuple[Kind, ...]] = ("answered", "refused", "outside", "failed", "waived", "not run")
 _OUTCOMES: Final[dict[str, Kind]] = {"refused": "refused", "outside": "outside"}

@@ -20,7 +20,8 @@ from attnkit_conformance.verdict import is_conformant
 TILE_ROWS, TILE_COLUMNS = 64, 8  # the tile that most kernels give to a block of queries, and to a vector load
 SCALE = (0.1, 0.25, 0.5, 0.75, 1.0)
 """Upper ends of the steps of the heat map; what lies above the last one fails."""
-_VERDICT = re.compile(r"((?:NOT )?CONFORMANT(?: WITH WAIVERS\(\d+\))?|[A-Z ]+):? (.*)", re.DOTALL)
+_GOOD = r"((?:NOT )?CONFORMANT|CUSTOM [0-9a-f]{12})(?: WITH WAIVERS\(\d+\))?"
+_VERDICT = re.compile(rf"({_GOOD}|[A-Z ]+):? (.*)", re.DOTALL)
 _WORST_FIRST: tuple[Kind, ...] = ("failed", "not run", "waived", "answered", "refused", "outside")
 
 
@@ -159,7 +160,7 @@ class Page:
         """The verdict; of a run that was cut short there is none."""
         told = self.report.footer.verdict if self.report.footer else "NO VERDICT: the run was cut short"
         parts = _VERDICT.fullmatch(told)
-        word, rest = parts.groups() if parts else (told, "")
+        word, rest = (parts[1], parts[3]) if parts else (told, "")
         if self.counts["failed"]:
             return Verdict(word, rest, "bad", "✗")
         return Verdict(word, rest, "good", "✓") if is_conformant(told) else Verdict(word, rest, "open", "○")

@@ -69,7 +69,7 @@ class Search:
 
     def __init__(self, bench: Bench, subject: Subject, seconds: float) -> None:
         self._bench, self._capabilities, self._seconds = bench, subject.capabilities, seconds
-        self.referee = Referee(subject.numerics)
+        self.referee = Referee(subject.arithmetic)
 
     def found(self) -> Found | None:
         """Give what shows the fault of the item, or ``None`` if it does not fail again, or in no call."""

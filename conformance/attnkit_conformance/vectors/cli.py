@@ -10,6 +10,7 @@ import typer
 
 from attnkit.cli.loading import wrong_use
 from attnkit.cli.output import FAULT, print_json, print_line, print_table, reports_errors
+from attnkit_conformance.cli.options import declaration
 from attnkit_conformance.vectors.exporting import DTYPES, export
 from attnkit_conformance.vectors.formats import FORMATS
 from attnkit_conformance.vectors.onnx_export import TOLD, export_onnx
@@ -27,17 +28,23 @@ app = typer.Typer(
 def export_vectors(
     folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
     cases: Annotated[str, typer.Option(help="core, hardware or full.")] = "core",
-    dtype: Annotated[str, typer.Option(help="Element types, joined by commas.")] = ",".join(DTYPES),
-    numerics: Annotated[str, typer.Option(help="Profile of the bounds; by default the usual of each type.")] = "",
+    dtype: Annotated[str, typer.Option(help=f"Element types, joined by commas: {', '.join(DTYPES)}.")] = "",
+    numerics: Annotated[
+        str, typer.Option(help="Profile of the bounds, or a file of one's own; by default the usual of each type.")
+    ] = "",
     also: Annotated[str, typer.Option(help=f"More formats: {', '.join(FORMATS)}.")] = "",
     only: Annotated[list[str] | None, typer.Option(help="Only the case of this label; may be repeated.")] = None,
 ) -> None:
     """Write calls, what they must give, and how nearly, bit for bit the same on any machine."""
     formats = [name for name in also.split(",") if name]
+    own = declaration(Path(numerics)) if Path(numerics).suffix in (".json", ".toml") else numerics
+    dtypes = [name for name in dtype.split(",") if name]
     try:
-        export(folder, cases=cases, dtypes=dtype.split(","), numerics=numerics, also=formats, only=only or ())
+        left_out = export(folder, cases=cases, dtypes=dtypes, numerics=own, also=formats, only=only or ())
     except ValueError as error:  # of a name that there is not, or a folder in use
         wrong_use(str(error))
+    for label, why in left_out.items():
+        print_line(f"left out {label}: {why}")
     files = [place for place in folder.rglob("*") if place.is_file()]
     print_line(f"{folder}: {len(files)} files, {sum(place.stat().st_size for place in files)} bytes")
 

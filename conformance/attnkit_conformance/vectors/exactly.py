@@ -18,9 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from attnkit.numerics import Numerics
 from attnkit.reference import Problem
-from attnkit.tolerance import FloatArray, RowFacts, lse_budget, output_budget
+from attnkit.tolerance import Arithmetic, FloatArray, RowFacts, lse_budget, output_budget
 from attnkit_conformance.cases import Case
 
 _BITS: Final = 192
@@ -56,7 +55,7 @@ class ExactTruth:
         self.lse = np.full(case.output_shape[:3], -np.inf)
         self._rows = dict(self._solved())
 
-    def expected(self, numerics: Numerics, *, lse: bool) -> dict[str, FloatArray]:
+    def expected(self, numerics: Arithmetic, *, lse: bool) -> dict[str, FloatArray]:
         """Give the truth, and under ``NAME_tau`` how far implementations of these numerics may be from it."""
         found = {"output": self.output, "output_tau": np.zeros_like(self.output)}
         if lse:
@@ -81,6 +80,7 @@ class ExactTruth:
     def _row(self, place: Place, query: Any, keys: Sequence[tuple[Any, Any]], values: Any) -> RowFacts:
         context, problem, h = _context(), self._problem, place[1]
         scale, sink = context.mpf(problem.scale), float(problem.sinks[h])
+        operands = problem.key[place[0], problem.kv_head(h), np.flatnonzero(problem.shown[place])]
         products = [_capped(problem, scale * context.fdot(query, key)) for key, _ in keys]
         magnitude = abs(query)
         sizes = [abs(scale) * context.fdot(magnitude, size) for _, size in keys]
@@ -90,6 +90,7 @@ class ExactTruth:
         if sink != -math.inf:
             zeros = np.array([[context.mpf(0)] * problem.value.shape[3]], dtype=object)
             values = np.concatenate([values, zeros])
+            operands = np.concatenate([operands, np.zeros((1, operands.shape[1]))])
             scores, sizes, magnitudes = [*scores, context.mpf(sink)], [*sizes, context.mpf(0)], [*magnitudes, abs(sink)]
             products = [*products, context.mpf(0)]
         if not scores:
@@ -107,7 +108,9 @@ class ExactTruth:
             value=_floats(values.reshape(-1)).reshape(values.shape),
             output=_floats([context.fdot(weights, values[:, e]) for e in range(values.shape[1])]),
             lse=float(top + context.log(total)),
-            head_dim=problem.query.shape[-1],
+            query=problem.query[place],
+            key=operands,
+            scale=problem.scale,
             tiles=self._tiles,
             total=float(total),
         )
@@ -150,13 +153,15 @@ def _capped(problem: Problem, product: Any) -> Any:
 
 
 def _empty(problem: Problem) -> RowFacts:
-    none, width = np.zeros(0), problem.value.shape[3]
+    none, width, size = np.zeros(0), problem.value.shape[3], problem.query.shape[3]
     return RowFacts(
         *(none,) * 5,
         value=np.zeros((0, width)),
         output=np.zeros(width),
         lse=-math.inf,
-        head_dim=problem.query.shape[-1],
+        query=np.zeros(size),
+        key=np.zeros((0, size)),
+        scale=problem.scale,
         tiles=1,
     )
 

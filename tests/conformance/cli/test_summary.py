@@ -55,7 +55,7 @@ def test_it_names_what_is_broken_and_what_was_not_answered(report) -> None:
         "",
         "1 answered, 2 refused, 1 outside, 1 failed, 2 not run; 7 items in 61 s",
         "not declared, and refused: lengths (2), sinks (1)",
-        "not for this path: query_length must be 1 (1)",
+        "outside: query_length must be 1 (1)",
         "not run: gradients, since the backend has no vjp (1), no device 'cuda:0' here (1)",
     ]
 

@@ -13,7 +13,7 @@ from attnkit_conformance.selftest.plain import Plain
 
 @pytest.fixture
 def faulty() -> Callable[[str], Live]:
-    return lambda name: Live(BY_NAME[name].subject().harness.backend)
+    return lambda name: Live(BY_NAME[name].subject())
 
 
 @pytest.fixture

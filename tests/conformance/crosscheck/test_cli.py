@@ -62,6 +62,22 @@ def test_a_fault_is_exit_code_1(broken, tmp_path) -> None:
     assert len(list(folder.glob("*/repro.py"))) == 1
 
 
+def test_a_broken_law_is_exit_code_1(tmp_path, monkeypatch) -> None:
+    (tmp_path / "lawless.py").write_text(
+        "from attnkit_conformance.selftest.mutants import BY_NAME\n"
+        "def make():\n    return BY_NAME['columns_share_a_scale'].subject().harness.backend\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    path, begins = tmp_path / "report.json", "law: output by the law columns-changed: "
+    asked = ("--cases", "laws", "--dtype", "float32", "--report", str(path))
+    text = run("numpy", "lawless:make", *asked, code=1)
+    assert text.startswith("DIFFER")
+    assert f"    lawless:make: {begins}" in text
+    (finding,) = json.loads(path.read_text())["findings"]
+    assert finding["blamed"] == "B"
+    assert finding["complaints"]["B"].startswith(begins)
+
+
 def test_the_page_escapes_names(broken, tmp_path) -> None:
     from attnkit_conformance.crosscheck import crosscheck
     from attnkit_conformance.crosscheck.page import page
@@ -104,4 +120,6 @@ def test_a_side_that_lacks_a_type_is_told() -> None:
 
 
 def test_isolated_sides_have_processes_of_their_own() -> None:
-    assert run("numpy", "numpy:tiled", "--cases", "plain", "--dtype", "float32", "--isolated").startswith("AGREE")
+    assert run(
+        "numpy", "numpy:tiled", "--cases", "plain;laws;repeated-head", "--dtype", "float32", "--isolated"
+    ).startswith("AGREE")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -95,19 +96,27 @@ def test_the_smallest_request_shows_the_same_fault(faulty, plain, tmp_path) -> N
     assert sum(finding.picture.ulps) == 2 * 4 * 20 * 16
 
 
-def test_a_program_shows_the_fault_and_its_end(tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "spec", "what"),
+    [
+        ("scale_none", "b1h2t5s9d8:causal,sinks", "output"),
+        ("lse_base_2", "b1h2t5s9d8:causal,sinks", "lse"),
+        ("one_head_loses_the_tail", "repeated-head", "output"),
+    ],
+)
+def test_a_program_shows_the_fault_and_its_end(fault, spec, what, tmp_path) -> None:
     (tmp_path / "side.py").write_text(
         "from attnkit_conformance.selftest.mutants import BY_NAME\n"
         "from attnkit_conformance.selftest.plain import Plain\n"
-        "broken = lambda: BY_NAME['scale_none'].subject().harness.backend\n"
+        f"broken = lambda: BY_NAME[{fault!r}].subject().harness.backend\n"
     )
     target = "side:broken"
     code = (
         "from attnkit_conformance.crosscheck import crosscheck\n"
         "from attnkit_conformance.crosscheck.requests import requests\n"
         "from pathlib import Path\n"
-        "asked = requests('b1h2t5s9d8:causal,sinks', ('bfloat16',), 0)\n"
-        f"r = crosscheck('numpy', {target!r}, asked, repro=Path('out'))\n"
+        f"asked = requests({spec!r}, ('bfloat16',), 0)\n"
+        f"r = crosscheck('numpy', {target!r}, asked, repro=Path('out'), keep_going=False, shrink=False)\n"
         "print(r.findings[0].folder)\n"
     )
     made = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -116,9 +125,9 @@ def test_a_program_shows_the_fault_and_its_end(tmp_path) -> None:
     env = {"PYTHONPATH": str(tmp_path)}
     shown = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (shown.returncode, shown.stderr) == (1, "")
-    assert "elements beyond tau" in shown.stdout
+    assert re.match(rf"{what}: \d+ of \d+ elements beyond tau\n", shown.stdout)
     side = tmp_path / "side.py"
-    side.write_text(side.read_text().replace("BY_NAME['scale_none'].subject().harness.backend", "Plain()"))
+    side.write_text(side.read_text().replace(f"BY_NAME[{fault!r}].subject().harness.backend", "Plain()"))
     gone = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (gone.returncode, gone.stderr) == (0, "")
 
@@ -190,9 +199,8 @@ def test_errors_crashes_and_hangs_are_findings(tmp_path) -> None:
 
 
 def test_declared_numerics_can_be_replaced(plain) -> None:
-    from attnkit.numerics import numerics_for
 
-    strict = Live(Plain(), numerics={"float16": numerics_for("fp32P-16", "float16")})
+    strict = Live(Plain(), numerics={"float16": "fp32P-16"})
     assert strict.numerics("float16").name == "fp32P-16"
     assert strict.numerics("float32") == plain.numerics("float32")
 
