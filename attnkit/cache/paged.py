@@ -219,32 +219,36 @@ class PagedCache(KVCache):
         pool, fresh, copies, rows = self.pool, list[int](), list[tuple[int, int]](), list[Row]()
         bounds = zip(start, stop, strict=True)
         wanted = [range(n // pool.page_size, -(-end // pool.page_size) if end > n else 0) for n, end in bounds]
-        pool.make_room(self._missing(wanted))  # or be refused, before any page is forgotten
+        lacking = self._lacking(wanted)
+        pool.make_room(sum(map(len, lacking)))  # or be refused, before any page is forgotten; rows may be numbered anew
         try:
-            for old, places in zip(self._held.rows, wanted, strict=True):
-                lacking = self._lacking(old, places)
-                for place in set(places).difference(lacking):
+            for old, places, own in zip(self._held.rows, wanted, lacking, strict=True):
+                for place in sorted(set(places).difference(own)):
                     pool.forget(old[place])
-                new = pool.frames.take(len(lacking), old[lacking[0] - 1] if any(lacking[:1]) else None)
-                fresh += new
+                fresh += pool.frames.take(len(own), old[own[0] - 1] if any(own[:1]) else None)
                 row = [*old, *[-1] * (places.stop - len(old))]
-                for place, page in zip(lacking, new, strict=True):
+                for place, page in zip(own, fresh[len(fresh) - len(own) :], strict=True):
                     row[place] = page
-                copies += [(old[place], row[place]) for place in lacking if place < len(old)]
+                copies += [(old[place], row[place]) for place in own if place < len(old)]
                 rows.append(tuple(row))
         except BaseException:
             pool.give_back([tuple(fresh)])
             raise
         return Extension(rows, fresh, copies)
 
-    def _missing(self, wanted: Sequence[range]) -> int:
-        """Give how many pages the rows lack, or share, at some places that are about to be written to."""
-        return sum(len(self._lacking(row, places)) for row, places in zip(self._held.rows, wanted, strict=True))
-
-    def _lacking(self, row: Row, places: range) -> list[int]:
-        """Give the places that a row has no page of its own for."""
-        holders = self.pool.frames.holders
-        return [place for place in places if place >= len(row) or holders(row[place]) > 1]
+    def _lacking(self, wanted: Sequence[range]) -> list[list[int]]:
+        """Give the places about to be written to that each row has no page of its own for; the last sharer keeps it."""
+        left, found = Counter[int](), list[list[int]]()
+        for row, places in zip(self._held.rows, wanted, strict=True):
+            own = list[int]()
+            for place in places:
+                if place < len(row) and self.pool.frames.holders(row[place]) - left[row[place]] == 1:
+                    continue
+                if place < len(row):
+                    left[row[place]] += 1
+                own.append(place)
+            found.append(own)
+        return found
 
     def _table(self, extension: Extension, positions: Positions) -> SlotTable:
         """Give the slots of positions in rows that may have new pages."""

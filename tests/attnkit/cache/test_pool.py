@@ -176,12 +176,31 @@ def test_used_bytes_count_a_shared_page_once(config, backend, codec) -> None:
     for _ in range(4):
         cache.fork(0)
     assert cache.pool.used_bytes == 3 * each
-    fill(cache, 1)  # five sequences, four of which need a tail of their own, and one more for a moment
+    fill(cache, 1)  # five sequences, four of which need a tail of their own
     assert cache.pool.used_bytes == (2 + 5) * each
     cache.select([2])
     assert cache.pool.used_bytes == 3 * each
     cache.reset()
     assert cache.pool.used_bytes == 0
+
+
+def test_the_last_of_those_that_share_a_page_keeps_it(config, backend, draw) -> None:
+    cache = ak.make_cache(config(num_pages=2 + 2), backend=backend)
+    first = [draw(1, 2, 3, size) for size in (4, 3)]
+    for layer in cache:
+        layer.append(*first)
+    cache.fork(0)
+    cache.fork(0)
+    before = cache.rows[0]
+    for layer in cache:  # three tails, two of which are new
+        layer.append(*(np.full((3, 2, 1, size), np.arange(3).reshape(3, 1, 1, 1), float) for size in (4, 3)))
+    assert cache.pool.free == 0
+    assert [row[1] == before[1] for row in cache.rows] == [False, False, True]
+    for layer in cache:
+        for array, old in zip(layer.read(), first, strict=True):
+            assert np.array_equal(array[:, :, :3], np.repeat(old, 3, axis=0))
+            assert np.array_equal(array[:, 0, 3, 0], np.arange(3))
+    cache.check_invariants()
 
 
 # Exhaustion
