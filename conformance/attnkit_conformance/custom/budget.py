@@ -83,25 +83,26 @@ class Budget:
 
     def _weighted(self) -> dict[str, FloatArray]:
         """Bound what comes of weights, their sum and the sum of values, ``[E]`` each, of all orders."""
-        stages, size, away = self._stages, np.abs(self._output), np.abs(self._value - self._output)
+        size, away = np.abs(self._output), np.abs(self._value - self._output)
         magnitude, unit = np.abs(self._value), 1.0 if self._before else self._normaliser
-        parts = self._weight * unit
-        stored = stages.weight.error("weight", parts)
+        parts, off = self._weight * unit, self._off * unit
+        stored = self._stages.weight.error("weight", parts, before=off)
         terms = {name: (share[:, None] * away).sum(axis=0) for name, share in self._shares.items()}
         terms["input"] = terms["input"] + (self._weight[:, None] * self._value_error).sum(axis=0)
         terms["weight"] = (stored[:, None] * np.maximum(magnitude, away)).sum(axis=0) / unit
-        terms["accumulator"] = self._sums_of_values(parts) / unit + size * self._normaliser_share
+        terms["accumulator"] = self._sums_of_values(parts, off + stored) / unit + size * self._normaliser_share
         terms["reciprocal"] = size * self._reciprocal_share
         growth = _moved(self._relative + self._reciprocal_share + float(stored.sum()) / unit)
         return {name: term * growth for name, term in terms.items()}
 
-    def _sums_of_values(self, parts: FloatArray) -> FloatArray:
-        """Bound the error of the sums of weighted values, ``[E]``."""
+    def _sums_of_values(self, parts: FloatArray, off: FloatArray) -> FloatArray:
+        """Bound the error of the sums of values, ``[E]``, weighted by ``parts [n]`` that are ``off [n]``."""
         stage, magnitude = self._stages.accumulator, np.abs(self._value)
-        total = (parts[:, None] * magnitude).sum(axis=0)
-        error = stage.sum_error(total, self._additions)
+        sums, total = ((parts[:, None] * numbers).sum(axis=0) for numbers in (self._value, magnitude))
+        moved = (off[:, None] * magnitude + (parts + off)[:, None] * self._value_error).sum(axis=0)
+        error = stage.sum_error(total + moved, self._additions)
         most = magnitude.sum(axis=0) if self._rescalings else total  # relative to a maximum that was not the last
-        stage.check_sums("accumulator", (parts[:, None] * self._value).sum(axis=0), most, error)
+        stage.check_sums("accumulator", sums, most, error + moved)
         return error
 
     @property
@@ -109,20 +110,29 @@ class Budget:
         """Bound the error of the sum of the exponentials relative to it, to first order."""
         return sum(float(share.sum()) for share in self._shares.values()) + self._normaliser_share
 
+    @property
+    def _off(self) -> FloatArray:
+        """Bound the errors of weights relative to their sum, ``[n]``, of all orders."""
+        relative = self._relative + self._reciprocal_share
+        off = sum(self._shares.values(), self._weight * relative) * _moved(relative)
+        return np.minimum(off, 1 / self._normaliser)  # no exponential is above 1
+
     @cached_property
     def _normaliser_share(self) -> float:
         """Bound the error of summing up the exponentials, relative to their sum."""
         total = np.array([self._normaliser])
-        error = self._stages.accumulator.sum_error(total, self._additions)
+        off = min(total[0] * sum(float(share.sum()) for share in self._shares.values()), float(self._score.size))
+        error = self._stages.accumulator.sum_error(total + off, self._additions)
         most = np.array([float(self._score.size)]) if self._rescalings else total
-        self._stages.accumulator.check_sums("accumulator", total, most, error)
+        self._stages.accumulator.check_sums("accumulator", total, most + off, error + off)
         return float(error[0] / self._normaliser)
 
     @cached_property
     def _reciprocal_share(self) -> float:
         """Bound the error of the reciprocal, relative to it."""
         inverse = np.array([1 / self._normaliser])
-        return float((self._stages.reciprocal.error("reciprocal", inverse) / inverse)[0])
+        off = inverse * self._relative * _moved(self._relative)
+        return float((self._stages.reciprocal.error("reciprocal", inverse, before=off) / inverse)[0])
 
     @property
     def _additions(self) -> int:
@@ -137,7 +147,8 @@ class Budget:
         grown = _grown(total)
         common = 1 + _grown(total[self._score == self._score.max()]).max()  # of the largest score, in all weights
         parts = self._weight * self._normaliser
-        lost = (1 + self._rescalings) * self._stages.exp.error("exp", parts) * common / self._normaliser
+        off = np.minimum(_known(parts * ((1 + grown) * common - 1)), 1.0)  # no exponential is above 1
+        lost = (1 + self._rescalings) * self._stages.exp.error("exp", parts, before=off) * common / self._normaliser
         rates = [np.where(total > 0, part / total, 0.0) for part in (given, product, score)]
         moved = [np.where(rate > 0, _known(self._weight * rate * grown), 0.0) for rate in rates]
         return {"input": moved[0], "product": moved[1], "score": moved[2], "exp": lost + self._cut_off}
@@ -152,12 +163,18 @@ class Budget:
         dots, totals = (self._key * self._query).sum(axis=-1), (key * query).sum(axis=-1) + given
         product = stages.product.sum_error(totals, self._query.size)
         stages.product.check_sums("product", dots, totals, given + product)
-        before = scale * (given + product)
-        capped = stages.score.error("score", self._capped) * (self._capped > 0)
-        added = (stages.score.error("score", self._added) + stages.score.rounded(self._score)) * (self._added > 0)
-        held = stages.score.error("score", self._score, before=before + capped + added)
-        subtracted = stages.score.rounded(distance) if self._subtracts else np.zeros_like(distance)
-        return scale * given, scale * product, held + capped + added + subtracted
+        before, stored = scale * (given + product), np.zeros_like(dots)
+        products = np.where(self._key.any(axis=-1), self._row.scale * dots, self._score)  # a sink is no product
+        for numbers, there in (
+            (products, True),
+            (self._capped, self._capped > 0),
+            (self._added, self._added > 0),
+            (self._score, self._added > 0),
+        ):
+            stored = stored + np.where(there, stages.score.error("score", numbers, before=before + stored), 0.0)
+        if self._subtracts:
+            stored = stored + stages.score.rounded(distance + before + stored)
+        return scale * given, scale * product, stored
 
     @property
     def _subtracts(self) -> bool:

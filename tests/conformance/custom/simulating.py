@@ -19,7 +19,8 @@ Step = Callable[[np.ndarray], np.ndarray]
 class Device:
     """A device; each step may be replaced by a wrong one.
 
-    ``tables`` gives what a step computes in place of the exact function, within what its stage declares.
+    Called with a case it gives the output, and keeps the log-sum-exp in ``lse``. Roundings that may go either way go as
+    ``bias`` says where it is given.
     """
 
     numerics: CustomNumerics
@@ -27,17 +28,19 @@ class Device:
     inverse: Step = lambda total: 1 / total
     wrong: dict[str, Step] = field(default_factory=dict)
     seed: int = 0
+    bias: float | None = None
 
     def __call__(self, case) -> np.ndarray:
         self._dice = np.random.default_rng(self.seed)
         problem = case.truth.problem
         output = np.zeros(case.output_shape)
+        self.lse = np.full(case.output_shape[:3], -np.inf, np.float64 if case.dtype == "float64" else np.float32)
         for b, h, i in np.ndindex(output.shape[:3]):
             keys = np.flatnonzero(problem.shown[b, h, i])
             if "keys" in self.wrong:
                 keys = self.wrong["keys"](keys)
             head = problem.kv_head(h)
-            output[b, h, i] = self._row(
+            output[b, h, i], self.lse[b, h, i] = self._row(
                 problem.query[b, h, i],
                 problem.key[b, head, keys],
                 problem.value[b, head, keys],
@@ -51,21 +54,21 @@ class Device:
     def _row(self, query, key, value, scale, softcap, added, sink):
         stages, at = self.numerics.stages, self._at
         if not len(key) and sink == -np.inf:
-            return np.zeros(value.shape[1])
+            return np.zeros(value.shape[1]), -np.inf
         query, key, value = at("input", query), at("input", key), at("input", value)
         dots = np.array([self._sum(stages.product, query * row) for row in key])
         score = at("score", scale * dots) if len(key) else np.zeros(0)
         if softcap is not None:
             score = at("score", softcap * np.tanh(score / softcap))
-        for term in added:
-            if term.any():
-                score = at("score", score + at("score", term))
+        if added.any():
+            score = at("score", score + at("score", added.sum(axis=0)))
         if sink > -np.inf:
-            score, value = np.append(score, at("score", np.array([sink]))), np.vstack([value, 0 * value[:1]])
+            score, value = np.append(score, at("score", np.array([sink]))), np.vstack([value, np.zeros(value.shape[1])])
         output, total = self._weighed(score, value)
+        lse = at("logarithm", score.max() + np.log(total))[0]
         if self.numerics.division == "after":
             output = output * at("reciprocal", self.inverse(total))
-        return at("output", output)
+        return at("output", output), lse
 
     def _weighed(self, score, value):
         at, stages = self._at, self.numerics.stages
@@ -131,7 +134,8 @@ class Device:
         rounded = self._nearby(stage, numbers / step) * step
         if stage.overflow == "saturate":
             return np.clip(rounded, low, high)
-        return (rounded - low) % (high + step - low) + low
+        outside = (rounded < low) | (rounded > high)
+        return np.where(outside, (rounded - low) % (high + step - low) + low, rounded)
 
     def _nearby(self, stage: Stage, numbers: np.ndarray) -> np.ndarray:
         match stage.rounding:
@@ -143,4 +147,4 @@ class Device:
                 return np.floor(numbers)
             case "ceil":
                 return np.ceil(numbers)
-        return np.floor(numbers + self._dice.random(numbers.shape))
+        return np.floor(numbers + (self._dice.random(numbers.shape) if self.bias is None else self.bias))

@@ -23,6 +23,12 @@ def ratio(case, tau, output):
         return float(np.where(error == 0, 0, error / tau).max(initial=0))
 
 
+def assert_near(lse, truth, tau):
+    seen = np.isfinite(truth)
+    assert (np.isfinite(lse) == seen).all()
+    assert (np.abs(lse[seen] - truth[seen]) <= tau[seen]).all()
+
+
 def judged(numerics, labels=None):
     for each in catalogue("core"):
         case = filled(each, numerics.dtype)
@@ -38,6 +44,15 @@ def test_core_cases_lie_within(numerics) -> None:
     found = [ratio(case, tau, Device(numerics)(case)) for case, tau in judged(numerics)]
     assert len(found) >= 45
     assert 0.15 < max(found) <= 1
+
+
+def test_log_sum_exps_of_core_cases_lie_within(numerics) -> None:
+    made = Device(numerics)
+    for case, _ in judged(numerics):
+        made(case)
+        tau = case.tolerance(numerics).lse
+        assert_near(made.lse, case.truth.lse, tau)
+        assert (tau < 0.2).all()
 
 
 @pytest.mark.parametrize("off", [1, -1])
@@ -59,6 +74,16 @@ def test_long_equal_rows_lie_within() -> None:
     case = Case(label="alike", queries=1, keys=600, head_dim=8, heads=1, kv_heads=1, draw="uniform")
     tau = case.tolerance(numerics).output
     assert 0.3 < ratio(case, tau, Device(numerics)(case)) <= 1
+
+
+def test_what_a_soft_cap_is_taken_of_has_to_fit_too() -> None:
+    numbers = [np.full((1, 1, count, 1), number, np.float32) for count, number in ((1, 9), (2, 9), (2, 1))]
+    case = Case(label="c", batch=1, heads=1, kv_heads=1, queries=1, keys=2, head_dim=1, options={"softcap": 4.0})
+    told = device("fixed").model_dump()
+    told["stages"]["score"]["overflow"] = "wrap"
+    case.tolerance(CustomNumerics.model_validate(told))
+    with pytest.raises(ak.UnsupportedError, match=r"score must be in -64 \.\. 63.9998, got 81"):
+        case.holding(numbers).tolerance(CustomNumerics.model_validate(told))
 
 
 FAULTS = {
@@ -174,7 +199,9 @@ def cases(draw):
 @given(declarations(), cases(), st.integers(0, 5))
 def test_any_device_lies_within_what_it_declares(numerics, case, seed) -> None:
     try:
-        tau = case.tolerance(numerics).output
+        tau = case.tolerance(numerics)
     except ak.UnsupportedError:
         return
-    assert ratio(case, tau, Device(numerics, seed=seed)(case)) <= 1
+    made = Device(numerics, seed=seed)
+    assert ratio(case, tau.output, made(case)) <= 1
+    assert_near(made.lse, case.truth.lse, tau.lse)
