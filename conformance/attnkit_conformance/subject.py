@@ -16,7 +16,8 @@ from attnkit.tolerance import Tolerance
 from attnkit_conformance.caches import CacheUnderTest
 from attnkit_conformance.cases import Case, plain
 from attnkit_conformance.compare import assert_equal, assert_like, assert_within
-from attnkit_conformance.custom import CODE, CustomNumerics, arithmetic_of
+from attnkit_conformance.custom import CustomNumerics, arithmetic_of
+from attnkit_conformance.custom.stages import CODE
 from attnkit_conformance.harness.local import Harness, Thing
 from attnkit_conformance.measuring import held
 from attnkit_conformance.oracle import dominant_term

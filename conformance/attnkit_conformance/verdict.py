@@ -15,7 +15,8 @@ from typing import Any
 
 from attnkit.tolerance import Arithmetic
 from attnkit_conformance.cases import DTYPES
-from attnkit_conformance.custom import VERDICT, CustomNumerics, arithmetic_of, label_of
+from attnkit_conformance.custom import CustomNumerics, arithmetic_of, label_of
+from attnkit_conformance.custom.declaration import VERDICT
 from attnkit_conformance.items import manifest_digest
 from attnkit_conformance.results import Report, Result
 

@@ -1,20 +1,12 @@
 """Numerics of one's own: fixed point, block floating point, tables for exp; the bounds and the verdict that follow."""
 
-from __future__ import annotations
-
-from functools import lru_cache
-
-from attnkit.errors import DTypeError, UnsupportedError
-from attnkit.numerics import Numerics, numerics_for
-from attnkit.tolerance import Arithmetic
 from attnkit_conformance.custom.budget import Stages, assert_telling
-from attnkit_conformance.custom.declaration import VERDICT, CustomNumerics
+from attnkit_conformance.custom.declaration import CustomNumerics
 from attnkit_conformance.custom.formats import Block, Exact, Fixed, Floating
-from attnkit_conformance.custom.stages import CODE, Stage
+from attnkit_conformance.custom.lookup import arithmetic_of, label_of, reason_of
+from attnkit_conformance.custom.stages import Stage
 
 __all__ = [
-    "CODE",
-    "VERDICT",
     "Block",
     "CustomNumerics",
     "Exact",
@@ -27,32 +19,3 @@ __all__ = [
     "label_of",
     "reason_of",
 ]
-
-
-def label_of(arithmetic: Arithmetic) -> str:
-    """Give what stands for numerics in a line: the name of a profile, or the verdict class of one's own."""
-    return arithmetic.verdict if isinstance(arithmetic, CustomNumerics) else arithmetic.name
-
-
-def reason_of(error: UnsupportedError) -> str:
-    """Give why a call cannot be judged, on one line."""
-    return str(next(reason for reasons in error.reasons.values() for reason in reasons))
-
-
-@lru_cache(maxsize=64)
-def arithmetic_of(told: str, dtype: str) -> Numerics | CustomNumerics:
-    """Give what ``Capabilities.numerics`` or a manifest tells of an element type: a profile, or a declaration as JSON.
-
-    Raises
-    ------
-    ValueError
-        If there is no profile of that name, or the declaration is none.
-    DTypeError
-        If it is of another element type.
-    """
-    if not told.startswith("{"):
-        return numerics_for(told, dtype)
-    own = CustomNumerics.model_validate_json(told)
-    if own.dtype != dtype:
-        raise DTypeError(f"numerics {own.name!r} is for arrays of {own.dtype}, got {dtype}")
-    return own

@@ -111,6 +111,7 @@ def _child(results: Any) -> None:
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")  # by JAX, where another test imported it
 def test_a_forked_child_has_a_pool_of_its_own() -> None:
     expected = hash(attend().tobytes())
     context = multiprocessing.get_context("fork")
