@@ -238,8 +238,9 @@ def assert_telling(tau: FloatArray, value: FloatArray, dominant: Any) -> None:
     """
     seen = np.abs(value[np.isfinite(value)])
     most = 0.05 * float(seen.max(initial=0.0))
-    if seen.size and tau.size and not (tau <= most).all():
-        at = np.unravel_index(int(np.nan_to_num(tau, nan=np.inf).argmax()), tau.shape)
-        told = f"{tau[at]:.3g} of {most:.3g} at {list(map(int, at))}, mostly of the stage {dominant(at)!r}"
+    bound = _known(tau)
+    if seen.size and bound.size and (bound > most).any():
+        at = np.unravel_index(int(bound.argmax()), bound.shape)
+        told = f"{bound[at]:.3g} of {most:.3g} at {list(map(int, at))}, mostly of the stage {dominant(at)!r}"
         reason = ak.Reason(CODE, "tau", "at most 5 % of max|value|", told, "vacuous; widen that stage")
         raise ak.UnsupportedError("the call cannot be judged by these numerics:", {"numerics": (reason,)})
